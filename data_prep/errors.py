@@ -1,0 +1,20 @@
+"""How a user's mistake is told: one line that names the thing and the remedy, never a stack trace."""
+
+import sys
+from collections.abc import Callable
+
+
+class InputError(Exception):
+    """Something the user gave cannot be used; the message is the one line that the user sees."""
+
+
+def run_command(main: Callable[[list[str] | None], int | None], argv: list[str] | None = None) -> None:
+    """Runs a command line: exit 0 on success, 2 with one line on an InputError, 130 on Ctrl-C."""
+    try:
+        sys.exit(main(argv) or 0)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
