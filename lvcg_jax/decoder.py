@@ -1,0 +1,69 @@
+"""Beat decoder: one token [d] -> one VCG beat [p,3]."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from lvcg_jax.layers import Conv1D, Norm, gelu, keyed_dropout, upsample2
+
+SEED_LENGTH = 4  # samples the token is spread over before the x2 blocks
+FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
+
+
+class UpBlock(nn.Module):
+    """x2 linear up-sampling, then a residual pair of convolutions with a 1x1 shortcut."""
+
+    features: int
+    layer: int
+    width: int
+    norm: str
+    dropout: float
+    gelu_exact: bool
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x, valid, seeds, train):
+        x = upsample2(x)
+        y = Conv1D(self.features, self.width, 1, self.dtype, name="conv1")(x)
+        y = gelu(Norm(self.norm, dtype=self.dtype, name="norm1")(y, valid, train), self.gelu_exact)
+        if train:
+            y = keyed_dropout(y, seeds, self.layer, self.dropout)
+        y = Conv1D(self.features, self.width, 1, self.dtype, name="conv2")(y)
+        y = Norm(self.norm, dtype=self.dtype, name="norm2")(y, valid, train)
+        return gelu(Conv1D(self.features, 1, 1, self.dtype, name="shortcut")(x) + y, self.gelu_exact)
+
+
+class BeatDecoder(nn.Module):
+    """Token -> channels x 4 samples -> x2 blocks -> three axes x P samples."""
+
+    seed_features: int
+    features: Sequence[int]
+    width: int
+    norm: str
+    dropout: float
+    gelu_exact: bool
+    dtype: jnp.dtype
+    axes: int = 3
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
+        """Tokens [m,d], validity [m], dropout seeds [m] -> beats [m,p,axes] with p = 4 * 2^blocks."""
+        x = nn.Dense(SEED_LENGTH * self.seed_features, dtype=self.dtype, name="seed")(tokens)
+        x = x.reshape(-1, SEED_LENGTH, self.seed_features)
+        x = Norm(self.norm, dtype=self.dtype, name="seed_norm")(x, valid, train)
+        for k, features in enumerate(self.features):
+            x = UpBlock(
+                features=features,
+                layer=FIRST_LAYER + k,
+                width=self.width,
+                norm=self.norm,
+                dropout=self.dropout,
+                gelu_exact=self.gelu_exact,
+                dtype=self.dtype,
+                name=f"up{k}",
+            )(x, valid, seeds, train)
+        x = Conv1D(self.features[-1], self.width, 1, self.dtype, name="out_conv")(x)
+        x = gelu(Norm(self.norm, dtype=self.dtype, name="out_norm")(x, valid, train), self.gelu_exact)
+        return Conv1D(self.axes, 1, 1, self.dtype, name="out")(x).astype(jnp.float32)

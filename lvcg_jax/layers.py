@@ -1,0 +1,135 @@
+"""Building blocks shared by encoder and decoder: 1-D convolution, masked batch norm, keyed dropout, x2 up-sampling.
+
+Arrays are [m,p,c]: beats, samples, channels.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lvcg_jax.masking import masked_mean
+
+BANDED_STRIDED_LENGTH = 8  # strided convolutions of at most this many samples take the banded path: see conv1d
+
+
+def conv1d(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
+    """Zero-padded 1-D convolution, kernel [k,ci,co] with k odd: [m,p,ci] -> [m,ceil(p/stride),co].
+
+    Sequences shorter than the kernel are multiplied by one banded matrix instead: the same algebra, without the taps
+    that would only ever meet padding. On CPU the library's convolution is tens of times slower there.
+    """
+    length, width = x.shape[1], kernel.shape[0]
+    if width > 1 and (length < width or (stride > 1 and length <= BANDED_STRIDED_LENGTH)):
+        return _banded_conv1d(x, kernel, stride)
+    return _library_conv1d(x, kernel, stride)
+
+
+def _library_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    pad = kernel.shape[0] // 2
+    return jax.lax.conv_general_dilated(
+        x, kernel, window_strides=(stride,), padding=[(pad, pad)], dimension_numbers=("NWC", "WIO", "NWC")
+    )
+
+
+def _banded_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    m, length, ci = x.shape
+    width, _, co = kernel.shape
+    out_length = -(-length // stride)
+    tap = np.arange(length)[:, None] - stride * np.arange(out_length) + width // 2  # [p_in,p_out]
+    inside = (tap >= 0) & (tap < width)
+    taps = jnp.concatenate([kernel, jnp.zeros((1, ci, co), kernel.dtype)])
+    banded = taps[np.where(inside, tap, width)]  # [p_in,p_out,ci,co]
+    banded = banded.transpose(0, 2, 1, 3).reshape(length * ci, out_length * co)
+    return (x.reshape(m, length * ci) @ banded).reshape(m, out_length, co)
+
+
+def torch_uniform(fan_in: int) -> Callable[..., jax.Array]:
+    """U(-1/sqrt(fan_in), 1/sqrt(fan_in)): how biases of convolutions and dense layers start."""
+    bound = 1.0 / np.sqrt(fan_in)
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+class Conv1D(nn.Module):
+    """Convolution with bias over [m,p,c]."""
+
+    features: int
+    width: int
+    stride: int = 1
+    dtype: jnp.dtype = jnp.float32
+    kernel_init: Callable[..., jax.Array] = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (self.width, x.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape)
+        bias = self.param("bias", torch_uniform(self.width * x.shape[-1]), (self.features,))
+        return conv1d(x.astype(self.dtype), kernel.astype(self.dtype), self.stride) + bias.astype(self.dtype)
+
+
+class Norm(nn.Module):
+    """Batch norm whose statistics see valid beats only ('batch'), or layer norm over channels ('layer').
+
+    Under jit over a mesh the sums run over the global batch, so statistics do not depend on the number of devices.
+    """
+
+    kind: str
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, valid: jax.Array, train: bool) -> jax.Array:  # x [m,p,c], valid [m]
+        channels = x.shape[-1]
+        scale = self.param("scale", nn.initializers.ones, (channels,))
+        bias = self.param("bias", nn.initializers.zeros, (channels,))
+        x = x.astype(jnp.float32)
+        if self.kind == "layer":
+            mean, square = x.mean(-1, keepdims=True), (x * x).mean(-1, keepdims=True)
+            var = jnp.maximum(square - mean * mean, 0.0)
+        else:
+            running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,))
+            running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
+            mean, var = running_mean.value, running_var.value
+            if train:
+                mask = valid[:, None, None]
+                mean = masked_mean(x, mask, (0, 1))
+                var = jnp.maximum(masked_mean(x * x, mask, (0, 1)) - mean * mean, 0.0)
+                if not self.is_initializing():
+                    running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
+                    running_var.value = self.momentum * running_var.value + (1 - self.momentum) * var
+        factor = jax.lax.rsqrt(var + self.epsilon) * scale
+        return (x * factor + (bias - mean * factor)).astype(self.dtype)
+
+
+def gelu(x: jax.Array, exact: bool) -> jax.Array:
+    """GELU with the error function (exact) or its tanh form."""
+    return jax.nn.gelu(x, approximate=not exact)
+
+
+def mix_bits(x: jax.Array) -> jax.Array:
+    """A well-mixing hash of uint32 values: neighbouring inputs give unrelated outputs."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def keyed_dropout(x: jax.Array, seeds: jax.Array, layer: int, rate: float) -> jax.Array:
+    """Dropout whose mask depends on the beat's own seed [m] and the layer number, never on the place in the batch."""
+    if rate == 0.0:
+        return x
+    place = jnp.arange(np.prod(x.shape[1:]), dtype=jnp.uint32).reshape((1, *x.shape[1:]))
+    start = mix_bits(seeds + jnp.uint32((layer + 1) * 0x9E3779B9 & 0xFFFFFFFF))
+    bits = mix_bits(start.reshape(-1, *(1,) * (x.ndim - 1)) + place * jnp.uint32(0x85EBCA77))
+    keep = bits >= jnp.uint32(int(rate * 2**32))
+    return jnp.where(keep, x / (1.0 - rate), 0)
+
+
+def upsample2(x: jax.Array) -> jax.Array:
+    """Linear x2 up-sampling with half-pixel centres and clamped edges, in closed form: [m,p,c] -> [m,2p,c]."""
+    before = jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
+    after = jnp.concatenate([x[:, 1:], x[:, -1:]], axis=1)
+    even, odd = 0.25 * before + 0.75 * x, 0.75 * x + 0.25 * after
+    return jnp.stack([even, odd], axis=2).reshape(x.shape[0], 2 * x.shape[1], x.shape[2])
