@@ -1,0 +1,170 @@
+"""Pre-training LVCG: the paper's table as a config, and two small variants of it.
+
+    python -m lvcg_jax.train --config=configs/pretrain.py --workdir=runs/paper --config.data.dir=SHARDS
+    python -m lvcg_jax.train --config=configs/pretrain.py:demo --workdir=runs/demo
+    python -m lvcg_jax.train --config=configs/pretrain.py:smoke --workdir=runs/smoke
+
+Without `data.dir` a synthetic data set is made in the run directory. Any field can be changed on the command line
+(`--config.optim.learning_rate=1e-3`); an unknown field is refused.
+"""
+
+from ml_collections import ConfigDict, config_dict
+
+
+def paper() -> ConfigDict:
+    """Every choice of the method; where the paper leaves one open, the comment says so."""
+    c = ConfigDict()
+    c.seed = 0
+
+    c.preprocess = ConfigDict()  # the fields of data_prep.preprocess.Preprocess; must be those of the shards
+    c.preprocess.rate = 100.0  # f_s, Hz
+    c.preprocess.seconds = 10.0  # T
+    c.preprocess.band_low = 0.67  # Hz, zero-phase Butterworth
+    c.preprocess.band_high = 40.0
+    c.preprocess.filter_order = 3  # open
+    c.preprocess.normalise = "lead"  # z-score of each lead; 'record': one scale for all leads, keeps III = II - I
+    c.preprocess.max_gap_seconds = 0.1  # open: longer gaps make the lead missing
+    c.preprocess.max_mv = 20.0  # open: samples beyond are gaps
+    c.preprocess.flat_mv = 0.03  # open: a lead that spans less is missing
+    c.preprocess.flat_share = 0.5  # open: a lead that stands still for this share is missing
+    c.preprocess.rail_share = 0.02  # open: a lead with this share of samples at its rail is missing
+    c.preprocess.recover_limb_leads = True  # open: limb leads that follow exactly from others are recovered
+    c.preprocess.peaks = "lead_ii"  # R peaks; 'vcg': from all leads, far fewer misses
+    c.preprocess.peak_height = 2.0  # open: standard deviations of lead II
+    c.preprocess.peak_retry_height = 1.0  # open: if fewer than three peaks were found
+    c.preprocess.peak_distance = 0.3  # open: seconds
+    c.preprocess.rr_min = 0.3  # seconds
+    c.preprocess.rr_max = 2.0  # seconds
+    c.preprocess.beat_samples = 128  # P
+    c.preprocess.max_beats = 20  # N_max
+    c.preprocess.geometry = "paper"  # lead directions of the 'vcg' peak detector
+
+    c.geometry = ConfigDict()
+    c.geometry.matrix = "paper"  # or 'dower', or twelve rows of three numbers
+    c.geometry.eps = 1e-4  # Tikhonov coefficient of the lift
+    c.geometry.learnable = False
+    c.geometry.num_visible = 3  # K, visible leads of a training view
+    c.geometry.identifiable_only = True  # open in the paper: draw only subsets that span R^3
+    c.geometry.max_gain = config_dict.placeholder(float)  # bound on the lift's largest singular value
+
+    c.model = ConfigDict()
+    c.model.token_dim = 256  # D
+    c.model.state_dim = 256  # d_dyn
+    c.model.rhythm_dim = 128  # d_rhythm; the embedding has 256 + 256 + 128 = 640 numbers
+    c.model.stem_features = 48
+    c.model.stage_features = (96, 192, 256, 256)
+    c.model.stage_blocks = (3, 3, 3, 2)
+    c.model.encoder_width = 7
+    c.model.decoder_seed_features = 128
+    c.model.decoder_features = (128, 64, 64, 32, 32)
+    c.model.decoder_width = 5
+    c.model.rhythm_hidden = 32
+    c.model.rhythm_basis = 8
+    c.model.rhythm_heads = 4
+    c.model.rhythm_intervals = "complete"  # open: 'complete' R-R intervals, or 'all' with the two partial ones
+    c.model.norm = "batch"  # open: 'batch' over valid beats, or 'layer'
+    c.model.dropout = 0.1
+    c.model.gelu_exact = False  # open: the tanh form is faster, the difference under 1e-3
+    c.model.scan_unroll = 1
+    c.model.dtype = "float32"  # 'bfloat16' computes convolutions in bf16; parameters and statistics stay float32
+
+    c.loss = ConfigDict()
+    c.loss.lambda_ecg = 1.0
+    c.loss.lambda_vcg = 1.0
+    c.loss.lambda_temp = 0.1
+    c.loss.lambda_rhythm = 0.0  # 0: the rhythm encoder is a fixed seeded projection, as the printed objective implies
+    c.loss.reduction = "sum"  # over elements, as printed; or 'mean'
+    c.loss.huber_delta = 1.0
+
+    c.optim = ConfigDict()
+    c.optim.learning_rate = 5e-4
+    c.optim.weight_decay = 0.01  # not on norms and biases
+    c.optim.beta1 = 0.9
+    c.optim.beta2 = 0.999
+    c.optim.clip_norm = 1.0
+    c.optim.warmup_steps = 2000
+    c.optim.schedule = "cosine"  # open: 'cosine' to zero at the last step, or 'constant'
+    c.optim.accumulate = 1  # micro-batches a step
+    c.optim.ema_decay = 0.0  # 0: no moving average of the parameters
+
+    c.data = ConfigDict()
+    c.data.dir = ""  # shards of data_prep.build; empty: a synthetic set is made
+    c.data.batch_size = 64  # records a step, over all devices and processes
+    c.data.pack = True  # fit the encoder's slots to the batch's beats; False: max_beats slots a record
+    c.data.prefetch = 4  # batches read ahead
+    c.data.synthetic_patients = 2000
+
+    c.mesh = ConfigDict()
+    c.mesh.model = 1  # devices a parameter may be spread over; the rest of the devices share the batch
+    c.mesh.shard_parameters = "none"  # 'data' or 'model': spread large parameters and their moments over that axis
+    c.mesh.shard_min_size = 65536  # elements
+
+    c.train = ConfigDict()
+    c.train.steps = 500_000
+    c.train.log_every = 50
+    c.train.validate_every = 5_000
+    c.train.validate_records = 2_048
+    c.train.checkpoint_every = 1_000
+    c.train.keep_checkpoints = 3
+    return c
+
+
+def small() -> ConfigDict:
+    """The paper's method with narrow modules: about a hundredth of its compute."""
+    c = paper()
+    c.model.token_dim = 64
+    c.model.state_dim = 64
+    c.model.rhythm_dim = 32
+    c.model.stem_features = 16
+    c.model.stage_features = (32, 48, 64, 64)
+    c.model.stage_blocks = (1, 1, 1, 1)
+    c.model.decoder_seed_features = 32
+    c.model.decoder_features = (32, 32, 16, 16, 16)
+    return c
+
+
+def demo() -> ConfigDict:
+    """Minutes on two cores: the narrow model on synthetic ECG."""
+    c = small()
+    c.optim.learning_rate = 2e-3
+    c.optim.warmup_steps = 100
+    c.data.batch_size = 32
+    c.data.synthetic_patients = 600
+    c.train.steps = 400
+    c.train.log_every = 20
+    c.train.validate_every = 100
+    c.train.validate_records = 256
+    c.train.checkpoint_every = 200
+    return c
+
+
+def smoke() -> ConfigDict:
+    """Seconds on two cores: shows that everything runs, nothing more."""
+    c = small()
+    c.model.stem_features = 8
+    c.model.stage_features = (8, 16)
+    c.model.stage_blocks = (1, 1)
+    c.model.token_dim = 16
+    c.model.state_dim = 16
+    c.model.rhythm_dim = 8
+    c.model.rhythm_hidden = 8
+    c.model.rhythm_heads = 2
+    c.model.decoder_seed_features = 8
+    c.model.decoder_features = (8, 8, 8, 8, 8)
+    c.optim.learning_rate = 1e-3
+    c.optim.warmup_steps = 5
+    c.data.batch_size = 8
+    c.data.synthetic_patients = 24
+    c.train.steps = 20
+    c.train.log_every = 1
+    c.train.validate_every = 10
+    c.train.validate_records = 16
+    c.train.checkpoint_every = 5
+    return c
+
+
+def get_config(variant: str = "paper") -> ConfigDict:
+    variants = {"paper": paper, "demo": demo, "smoke": smoke}
+    if variant not in variants:
+        raise ValueError(f"unknown config variant '{variant}': choose from {', '.join(variants)}")
+    return variants[variant]()

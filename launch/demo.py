@@ -1,0 +1,169 @@
+"""The whole project once on synthetic ECG: data, pre-training, embeddings, probe with controls, pictures, summary."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from data_prep.build import build
+from data_prep.errors import run_command
+from data_prep.leads import LEADS, lead_mask
+from data_prep.readers import open_corpus
+from data_prep.segment import stitch_beats
+from data_prep.shards import ShardSet
+from data_prep.synthetic import write_corpus
+from lvcg_jax import figures
+from lvcg_jax.config import make_preprocess, read_config_file
+from lvcg_jax.controls import median_beat_table
+from lvcg_jax.embed import Embedder, embed_dataset, pad_slots
+from lvcg_jax.geometry import lead_matrix, lift_matrix
+from lvcg_jax.metrics_log import read_metrics
+from lvcg_jax.probe import format_results, probe_task
+from lvcg_jax.table import align_features, save_table
+from lvcg_jax.train import train_and_evaluate
+
+ROOT = Path(__file__).resolve().parents[1]
+VISIBLE = ("II", "V2", "V5")  # leads that the reconstruction picture starts from
+COMMAND = "bash launch/demo.sh"
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo", help="where everything goes")
+    parser.add_argument("--config", default=f"{ROOT}/configs/pretrain.py:demo", help="config file and variant")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings, each with its own random weights as control")
+    args = parser.parse_args(argv)
+    logging.set_verbosity(logging.WARNING)
+    began = time.monotonic()
+    out, config = args.out, read_config_file(args.config)
+
+    print(f"1/5  synthetic ECG of {config.data.synthetic_patients} patients, as WFDB records and as shards")
+    data = out / "data"
+    if not (data / "dataset.json").exists():
+        write_corpus(out / "raw", patients=config.data.synthetic_patients, seed=0, progress=True)
+        build(open_corpus("synthetic", out / "raw"), data, make_preprocess(config), store_signal=True)
+
+    print(f"2/5  pre-training, {args.seeds} seeds of {config.train.steps} steps")
+    runs = []
+    for seed in range(args.seeds):
+        run_config = config.copy_and_resolve_references()
+        run_config.data.dir, run_config.seed = str(data), seed
+        runs.append(out / f"run-seed{seed}")
+        if train_and_evaluate(run_config, runs[-1]) != "finished":
+            return 0
+
+    print("3/5  embeddings of the trained models, of random weights, and the median beat")
+    tables = {}
+    for seed, run in enumerate(runs):
+        trained = Embedder.load(run)
+        control = Embedder.random(trained.config, seed, ShardSet(data, "train"))
+        tables[f"LVCG seed {seed}"] = embed_dataset(trained, data, progress=False)
+        tables[f"random seed {seed}"] = embed_dataset(control, data, progress=False)
+    tables["median beat"] = median_beat_table(data)
+    for name, table in tables.items():
+        save_table(out / f"{name.replace(' ', '_')}.npz", table)
+
+    print("4/5  linear probes on the test patients")
+    first = next(iter(tables.values()))
+    features = {name: align_features(first, table, name) for name, table in tables.items()}
+    results = [probe_task(features, first, task, fractions=(0.01, 0.1, 1.0), seeds=3) for task in first.tasks]
+    (out / "probe.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "probe.md").write_text(format_results(results, per_class=True))
+
+    print("5/5  pictures")
+    draw(out, data, runs[0], first, results)
+    print(summary(out, results, args.seeds, time.monotonic() - began))
+    return 0
+
+
+def scores(result: dict, kind: str, fraction: float) -> np.ndarray:
+    """Test macro AUROC in points of every model whose name begins with `kind`."""
+    cells = [c for c in result["cells"] if c["model"].startswith(kind) and c["fraction"] == fraction]
+    return np.array([100 * c["macro_auroc"] for c in cells])
+
+
+def summary(out: Path, results: list[dict], seeds: int, seconds: float) -> str:
+    """What came out, in a dozen lines."""
+    lines = ["", f"Test macro AUROC on patients never seen (mean of {seeds} trainings, smallest to largest)", ""]
+    kinds = ("LVCG", "random", "median beat")
+    lines.append(f"{'task':<12}{'labels':>8}" + "".join(f"{kind:>22}" for kind in kinds))
+    for result in results:
+        for fraction in (0.01, 0.1, 1.0):
+            row = f"{result['task']:<12}{f'{fraction:.0%}':>8}"
+            for kind in kinds:
+                s = scores(result, kind, fraction)
+                spread = f" ({s.min():.1f}-{s.max():.1f})" if len(s) > 1 else ""
+                row += f"{f'{s.mean():.1f}{spread}':>22}"
+            lines.append(row)
+    mine, theirs = (np.mean([scores(r, kind, 1.0) for r in results], axis=0) for kind in ("LVCG", "random"))
+    gains = ", ".join(f"{g:+.1f}" for g in mine - theirs)
+    lines += [
+        "",
+        f"LVCG minus random weights at 100% of the labels, mean of the tasks, by seed: {gains} points",
+        f"Took {seconds / 60:.1f} minutes. Everything is in {out}:",
+        "  run-seed*/   config, metrics, checkpoints       *.npz      embeddings by record",
+        "  probe.md     all scores, also by class          *.png      pictures",
+        "  data/        shards, ledger.csv                 raw/       WFDB records and labels.csv",
+    ]
+    return "\n".join(lines)
+
+
+def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
+    """One record, its heart vector, a reconstruction, the training curves, the probe and a map of the embedding."""
+    shards = ShardSet(data, "test")
+    example = shards[0]
+    rate = shards.preprocess.rate
+    scale, offset = example["scale"][:, None], example["offset"][:, None]
+    normalised = example["signal"].astype(np.float32)
+    title = f"record {example['record_id']}"
+    peaks = example["start"][1:]
+    figures.draw_ecg(out / "record.png", normalised * scale + offset, rate, title, r_peaks=peaks, caption=COMMAND)
+
+    lift = lift_matrix(lead_matrix("paper"), np.ones(len(LEADS), bool))
+    figures.draw_vcg_loops(out / "vcg.png", lift @ (normalised * scale), rate, title, caption=COMMAND)
+
+    embedder = Embedder.load(run)
+    visible = lead_mask(np.isin(LEADS, VISIBLE))
+    beats = reconstruct(embedder, example, visible)
+    stitched = stitch_beats(beats, example["start"], example["length"], normalised.shape[1])
+    hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
+    overlay = np.where(hidden, stitched * scale + offset, np.nan)
+    figures.draw_ecg(
+        out / "reconstruction.png",
+        normalised * scale + offset,
+        rate,
+        f"{title}: nine leads from {', '.join(VISIBLE)}",
+        overlays={"reconstructed": overlay},
+        caption=COMMAND,
+    )
+    figures.draw_training(
+        out / "training.png", read_metrics(run), terms=("loss", "ecg", "vcg", "temp"), caption=COMMAND
+    )
+    figures.draw_probe(out / "probe.png", results, caption=COMMAND)
+    rows = table.split == "test"
+    names = [next(iter(labels["diagnosis"]), "none") for labels, keep in zip(table.labels, rows, strict=True) if keep]
+    figures.draw_embedding(out / "embedding.png", table.embedding[rows], names, caption=COMMAND)
+
+
+def reconstruct(embedder: Embedder, example: dict, visible: int) -> np.ndarray:
+    """All leads of every beat [n,12,p] of one record from the visible ones."""
+    count = len(example["length"])
+    batch = {
+        "beats": example["beats"][None],
+        "length": example["length"][None],
+        "complete": example["complete"][None],
+        "num_beats": np.array([[count]], np.int32),
+        "lead_mask": np.array([[example["lead_mask"]]], np.int32),
+        "uid": np.array([[example["uid"]]], np.uint32),
+    }
+    shown = np.array([[visible]], np.int32)
+    batch = pad_slots(batch, embedder.max_beats)
+    outputs = embedder.model.apply(embedder.variables, batch, shown, embedder.max_beats, method="reconstruct")
+    return np.asarray(outputs)[0, :count]
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,18 @@
+# Sourced by the other scripts: a virtual environment in .venv with lvcg_jax and the extras named in $EXTRAS.
+# Needs Python >= 3.11 with pip and venv; PYTHON names another interpreter.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PYTHON=${PYTHON:-python3}
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "error: Python 3.11 or newer is needed, $("$PYTHON" --version) was found: set PYTHON=/path/to/python3.11" >&2
+  exit 2
+}
+[ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
+stamp=.venv/installed-${EXTRAS:-none}
+if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+  echo "installing lvcg_jax into .venv (about a minute)"
+  .venv/bin/pip install --quiet --disable-pip-version-check --editable ".${EXTRAS:+[$EXTRAS]}"
+  touch "$stamp"
+fi
+export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$PWD/.jax_cache}
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}

@@ -1,0 +1,365 @@
+"""Figures saved as PNG: ECG paper, VCG loops, training curves, probe results, embedding maps.
+
+Drawn with matplotlib's Figure objects only (no pyplot, no global state), in the Okabe-Ito colours, which stay apart for
+colour-blind readers. Every function writes `path`, with a caption line under the figure, and returns the path.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from data_prep.errors import InputError
+from data_prep.leads import LEADS
+from lvcg_jax.controls import fit_pca
+
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
+PALETTE = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW)
+INK, GREY, PALE = "#222222", "#7F7F7F", "#D9D9D9"
+PAPER, THIN_GRID, BOLD_GRID = "#FFF9F8", "#F8DAD6", "#EDACA5"
+COLUMNS = (("I", "II", "III"), ("aVR", "aVL", "aVF"), ("V1", "V2", "V3"), ("V4", "V5", "V6"))
+LOSS_TERMS = ("ecg", "vcg", "temp", "rhythm", "ecg_r2", "vcg_r2")
+MM = 1 / 25.4  # inches
+
+
+def _save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=dpi, format="png", facecolor="white")
+    return path
+
+
+def _frame(width: float, height: float, title: str, caption: str, top: float = 0.42, bottom: float = 0.34) -> Figure:
+    """A figure in inches with its title and caption in place; the space between is for the axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.get_layout_engine().set(rect=(0.01, bottom / height, 0.98, 1 - (top + bottom) / height))
+    figure.text(0.02, 1 - 0.14 / height, title, ha="left", va="top", fontsize=12, fontweight="bold", color=INK)
+    figure.text(0.02, 0.11 / height, caption, ha="left", va="bottom", fontsize=8, color=GREY)
+    return figure
+
+
+def _clean(axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.grid(True, color=PALE, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def draw_ecg(
+    path: str | Path,
+    signal_mv: np.ndarray,
+    rate: float,
+    title: str = "",
+    *,
+    r_peaks: Sequence[int] | None = None,
+    overlays: dict[str, np.ndarray] | None = None,
+    present: np.ndarray | None = None,
+    layout: str = "3x4",
+    caption: str = "",
+) -> Path:
+    """A 12-lead ECG [12,T] in mV, at true scale on millimetre paper: 25 mm/s, 10 mm/mV (5 if it would not fit).
+
+    layout '3x4': 2.5 s of each lead in the usual four columns and a rhythm strip of lead II (of the first lead there
+    is, if II is missing); 'rows': every lead for 10 s. The first 10 s are drawn. `overlays` {name: [12,T]} lie over
+    the signal, `r_peaks` (samples) are triangles, a lead that is not `present` (or not finite) is named as missing.
+    """
+    signal = np.asarray(signal_mv, np.float64)
+    if signal.ndim != 2 or signal.shape[0] != len(LEADS) or signal.shape[1] < 2:
+        raise InputError(f"an ECG figure needs a signal [12, samples] in mV, got {signal.shape}")
+    if layout not in ("3x4", "rows"):
+        raise InputError(f"unknown ECG layout '{layout}'; choose 3x4 or rows")
+    overlays = {name: np.asarray(values, np.float64) for name, values in (overlays or {}).items()}
+    for name, values in overlays.items():
+        if values.shape != signal.shape:
+            raise InputError(f"overlay '{name}' has shape {values.shape}, the signal {signal.shape}")
+    present = np.isfinite(signal).any(1) & (True if present is None else np.asarray(present, bool))
+    seconds = min(10.0, signal.shape[1] / rate)
+    column = seconds / 4 if layout == "3x4" else seconds
+    rhythm = "II" if present[1] or not present.any() else LEADS[int(np.argmax(present))]
+    if layout == "3x4":
+        strips = [(name, r, c * column) for c, names in enumerate(COLUMNS) for r, name in enumerate(names)]
+        strips = [(name, row, start, start, start + column) for name, row, start in strips] + [
+            (rhythm, 3, 0, 0, seconds)
+        ]
+        rows, pitch = 4, 30.0
+    else:
+        strips = [(name, row, 0, 0, seconds) for row, name in enumerate(LEADS)]
+        rows, pitch = 12, 20.0
+    shown = [signal[present], *(values[present] for values in overlays.values())]
+    reach = max((np.nanmax(np.abs(s)) for s in shown if s.size), default=0.0)
+    gain = 10.0 if reach * 10 <= 1.1 * pitch else 5.0
+
+    left, right = 12.0, 25 * seconds + 3  # millimetres; the calibration pulse stands left of zero
+    width, height = left + right, rows * pitch + 10  # baselines lie on bold lines
+    head, foot, side = 13.0, 9.0, 6.0
+    figure = Figure(figsize=((width + 2 * side) * MM, (height + head + foot) * MM))
+    full_width, full_height = width + 2 * side, height + head + foot
+    axes = figure.add_axes((side / full_width, foot / full_height, width / full_width, height / full_height))
+    axes.set(xlim=(-left, right), ylim=(0, height), xticks=[], yticks=[], facecolor=PAPER)
+    for step, colour, line in ((1, THIN_GRID, 0.35), (5, BOLD_GRID, 0.6)):
+        axes.vlines(np.arange(-(left // step) * step, right, step), 0, height, colour, linewidth=line, zorder=0)
+        axes.hlines(np.arange(0, height + step, step), -left, right, colour, linewidth=line, zorder=0)
+    axes.set(xlim=(-left, right), ylim=(0, height))
+    axes.spines[:].set(color=BOLD_GRID, linewidth=0.8)
+
+    colours = [VERMILION, BLUE, GREEN, PURPLE]
+    for name, row, x0, begin, end in strips:
+        base, lead = height - 5 - pitch * (row + 0.5), LEADS.index(name)
+        axes.text(
+            25 * x0 + 1, base + min(11, 0.42 * pitch), name, fontsize=10, fontweight="bold", color=INK, va="center"
+        )
+        if x0 == 0:
+            pulse = np.array([[-9, 0], [-7.5, 0], [-7.5, gain], [-2.5, gain], [-2.5, 0], [-1, 0]])
+            axes.plot(pulse[:, 0], base + pulse[:, 1], color=INK, linewidth=0.9)
+        elif layout == "3x4":
+            axes.vlines(25 * x0, base - 4, base + 4, INK, linewidth=0.9)
+        if not present[lead]:
+            axes.plot([25 * begin + 2, 25 * end - 2], [base, base], color=GREY, linewidth=0.8, linestyle=(0, (2, 3)))
+            axes.text(25 * (begin + end) / 2, base + 2.5, "not recorded", color=GREY, fontsize=8, ha="center")
+            continue
+        span = slice(round(begin * rate), min(round(end * rate) + 1, signal.shape[1]))
+        x = 25 * np.arange(span.start, span.stop) / rate
+        axes.plot(x, base + gain * signal[lead, span], color=INK, linewidth=0.9, solid_joinstyle="round", zorder=3)
+        for colour, values in zip(colours, overlays.values(), strict=False):
+            axes.plot(x, base + gain * values[lead, span], color=colour, linewidth=1.0, alpha=0.9, zorder=4)
+        bottom_row = row == rows - 1
+        if r_peaks is not None and bottom_row:
+            peaks = np.asarray(r_peaks)[np.asarray(r_peaks) < seconds * rate]
+            axes.plot(
+                25 * peaks / rate, np.full(len(peaks), 1.6), "^", color=BLUE, markersize=4, clip_on=False, zorder=5
+            )
+    up = 1 - 4 / full_height
+    figure.text(side / full_width, up, title, fontsize=12, fontweight="bold", color=INK, va="top")
+    handles = [("signal", INK), *zip(overlays, colours, strict=False)] if overlays else []
+    for i, (name, colour) in enumerate(reversed(handles)):
+        x = 1 - (side + 42 * i) / full_width
+        figure.text(x, up, f"— {name}", fontsize=10, fontweight="bold", color=colour, ha="right", va="top")
+    parts = [f"25 mm/s, {gain:g} mm/mV", f"{rate:g} Hz", *(["triangles: R peaks"] if r_peaks is not None else [])]
+    if signal.shape[1] / rate > 10.01:
+        parts.append(f"first 10 s of {signal.shape[1] / rate:.0f} s")
+    line = "; ".join([*parts, *([caption] if caption else [])])
+    figure.text(side / full_width, 2.6 / full_height, line, fontsize=8.5, color=GREY, va="bottom")
+    return _save(figure, path)
+
+
+def draw_vcg_loops(
+    path: str | Path,
+    vcg: np.ndarray,
+    rate: float,
+    title: str = "",
+    *,
+    z_front: bool = True,
+    unit: str = "mV",
+    caption: str = "",
+) -> Path:
+    """Vectorcardiogram [3,T] (x to the patient's left, y to the feet, z) as loops in three planes, coloured by time.
+
+    `z_front` says that +z points to the front (our lead matrix); False for Frank's z, which points to the back.
+    """
+    vcg = np.asarray(vcg, np.float64)
+    if vcg.ndim != 2 or vcg.shape[0] != 3 or vcg.shape[1] < 2 or not np.isfinite(vcg).all():
+        raise InputError(f"VCG loops need finite numbers [3, samples], got {vcg.shape}")
+    x, y, front = vcg[0], vcg[1], vcg[2] if z_front else -vcg[2]
+    note = "Plane views: from the front, from above, from the patient's left. Dots: samples, black: the first."
+    figure = _frame(11.2, 4.2, title, f"{note} {caption}".strip())
+    reach = 1.08 * max(np.abs(vcg).max(), 1e-9)
+    time = 1000 * np.arange(vcg.shape[1]) / rate
+    panels = (
+        ("Frontal", x, -y, ("right", "left"), ("feet", "head")),
+        ("Horizontal", x, -front, ("right", "left"), ("front", "back")),
+        ("Sagittal", -front, -y, ("front", "back"), ("feet", "head")),
+    )
+    all_axes = figure.subplots(1, 3)
+    for axes, (name, across, up, sides, ends) in zip(all_axes, panels, strict=True):
+        points = np.stack([across, up], 1)[:, None]
+        lines = LineCollection(np.concatenate([points[:-1], points[1:]], 1), cmap="viridis", linewidth=1.6)
+        lines.set_array(time[:-1])
+        axes.axhline(0, color=GREY, linewidth=0.6)
+        axes.axvline(0, color=GREY, linewidth=0.6)
+        axes.add_collection(lines)
+        axes.scatter(across, up, c=time, cmap="viridis", s=5, zorder=3)
+        axes.plot(across[0], up[0], "o", color=INK, markersize=4, zorder=4)
+        _clean(axes)
+        axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
+        axes.set_title(name, fontsize=10, color=INK)
+        axes.set_xlabel(f"{sides[0]}  ←  {unit}  →  {sides[1]}", fontsize=9)
+        axes.set_ylabel(f"{ends[0]}  ←  {unit}  →  {ends[1]}", fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    bar = figure.colorbar(lines, ax=all_axes, shrink=0.8, pad=0.01)
+    bar.set_label("time (ms)", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return _save(figure, path)
+
+
+def draw_training(
+    path: str | Path,
+    records: Sequence[dict],
+    title: str = "Training",
+    *,
+    terms: Sequence[str] | None = None,
+    caption: str = "",
+) -> Path:
+    """Loss curves from metrics.jsonl: one panel a term, training as a line, validation as dots.
+
+    A record holds `step` and numbers; names that start with 'val', 'valid', 'validation', 'train' and '/', '_' or '.'
+    belong to that split, others to the record's `kind` or `split` (else training). `terms` selects and orders panels.
+    """
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for record in records:
+        for key, value in record.items():
+            if key in ("step", "split") or isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            split, term = _split_of(key, str(record.get("kind", record.get("split", "train"))))
+            curves.setdefault(term, {}).setdefault(split, []).append((record.get("step", np.nan), value))
+    if terms is None:
+        terms = [name for name in curves if "loss" in name or name in LOSS_TERMS] or list(curves)
+    absent = [name for name in terms if name not in curves]
+    if not terms or absent:
+        raise InputError(
+            f"no training record holds {', '.join(absent) or 'a loss'}; found: {', '.join(curves) or 'nothing'}"
+        )
+    columns = 2 if len(terms) == 4 else min(3, len(terms))
+    rows = -(-len(terms) // columns)
+    note = "Thin: each logged step; thick: running median; dots: validation."
+    figure = _frame(3.7 * columns + 0.4, 2.6 * rows + 0.8, title, f"{note} {caption}".strip())
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, term in zip(grid, terms, strict=False):
+        every = []
+        for split, colour in (("train", BLUE), ("validation", VERMILION)):
+            points = np.array(sorted(curves[term].get(split, [])), np.float64).reshape(-1, 2)
+            points = points[np.isfinite(points).all(1)]
+            if not len(points):
+                continue
+            every.append(points[:, 1])
+            if split == "train":
+                thin = len(points) > 20
+                axes.plot(*points.T, color=colour, linewidth=0.7 if thin else 1.6, alpha=0.35 if thin else 1.0)
+                if thin:
+                    half = max(2, len(points) // 40)
+                    smooth = [np.median(points[max(0, i - half) : i + half + 1, 1]) for i in range(len(points))]
+                    axes.plot(points[:, 0], smooth, color=colour, linewidth=1.8, label=split)
+            else:
+                axes.plot(*points.T, "o-", color=colour, markersize=3.5, linewidth=1.0, label=split)
+        _clean(axes)
+        values = np.concatenate(every) if every else np.ones(1)
+        if values.min() > 0 and values.max() / values.min() > 20:
+            axes.set_yscale("log")
+        axes.set_title(term, fontsize=10, color=INK)
+        axes.set_xlabel("step", fontsize=9)
+        axes.set_ylabel("value (log scale)" if axes.get_yscale() == "log" else "value", fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if len(axes.get_legend_handles_labels()[0]) > 1:
+            axes.legend(frameon=False, fontsize=8)
+    for axes in grid[len(terms) :]:
+        axes.remove()
+    return _save(figure, path)
+
+
+def _split_of(key: str, split: str) -> tuple[str, str]:
+    for prefix, name in (
+        ("validation", "validation"),
+        ("valid", "validation"),
+        ("val", "validation"),
+        ("train", "train"),
+    ):
+        if key.startswith(prefix) and key[len(prefix) : len(prefix) + 1] in tuple("/_."):
+            return name, key[len(prefix) + 1 :]
+    return "validation" if split.startswith("val") else "train", key
+
+
+def draw_probe(
+    path: str | Path, results: Sequence[dict] | dict, title: str = "Linear probe", *, caption: str = ""
+) -> Path:
+    """Dots with 95% intervals of probe results (one dict per task): the first model in colour, controls in grey."""
+    results = [results] if isinstance(results, dict) else list(results)
+    fractions = sorted({cell["fraction"] for result in results for cell in result["cells"]})
+    if not fractions:
+        raise InputError("these probe results hold no number to draw")
+    models = list(dict.fromkeys(model for result in results for model in result["models"]))
+    columns = min(4, len(results))
+    rows = -(-len(results) // columns)
+    height = rows * (0.55 + len(fractions) * (0.24 * len(models) + 0.16)) + 1.15
+    note = "Test macro AUROC, mean of label subsets (ticks); bars: 95% bootstrap over patients; grey: controls."
+    figure = _frame(max(7.0, 2.5 + 2.6 * columns), height, title, f"{note} {caption}".strip())
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+    places = [(f, m) for f in fractions for m in models]
+    y = {place: i + 0.7 * (i // len(models)) for i, place in enumerate(places)}
+    markers = "osD^vP*X"
+    for axes, result in zip(grid, results, strict=False):
+        for cell in result["cells"]:
+            position, first = y[cell["fraction"], cell["model"]], cell["model"] == result["models"][0]
+            colour, marker = (BLUE if first else GREY), markers[models.index(cell["model"]) % len(markers)]
+            value, low, high = (100 * cell[key] for key in ("macro_auroc", "low", "high"))
+            axes.plot([low, high], [position] * 2, color=colour, linewidth=2.2 if first else 1.4, solid_capstyle="butt")
+            axes.annotate(f"{value:.1f}", (high, position), (4, 0), textcoords="offset points", va="center", fontsize=7)
+            axes.plot(value, position, marker, color=colour, markersize=7 if first else 5.5, markeredgecolor="white")
+            seeds = [100 * v for v in cell["per_seed"]]
+            if np.ptp(seeds) > 0:
+                axes.plot(
+                    seeds, [position] * len(seeds), "|", color=colour, markersize=7, markeredgewidth=0.8, zorder=1
+                )
+        _clean(axes)
+        axes.grid(False, axis="y")
+        low, high = axes.get_xlim()
+        axes.set_xlim(low - 0.03 * (high - low), high + 0.12 * (high - low))  # room for the numbers
+        if low < 52:
+            axes.axvline(50, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=0)
+        axes.set_title(result.get("task", ""), fontsize=10, color=INK)
+        axes.set_xlabel("macro AUROC (x 100)", fontsize=9)
+        for i in range(1, len(fractions)):
+            axes.axhline(y[fractions[i], models[0]] - 0.85, color=PALE, linewidth=0.8)
+        axes.set_yticks(list(y.values()), [f"{m}  ({100 * f:g}%)" for f, m in places], fontsize=8)
+        axes.set_ylim(max(y.values()) + 0.7, -0.7)
+    for axes in grid[::columns]:
+        axes.set_ylabel("features (share of training labels)", fontsize=9)
+    for axes in grid[len(results) :]:
+        axes.remove()
+    return _save(figure, path)
+
+
+def draw_embedding(
+    path: str | Path, embedding: np.ndarray, labels: Sequence[str], title: str = "Embedding", *, caption: str = ""
+) -> Path:
+    """First two principal components of standardised embeddings [m,d], coloured by label (the seven commonest)."""
+    embedding, labels = np.asarray(embedding, np.float64), np.asarray(labels).astype(str)
+    if embedding.ndim != 2 or len(embedding) != len(labels) or len(labels) < 3:
+        raise InputError(
+            f"an embedding map needs [rows, features] and a label per row, got {embedding.shape}, {len(labels)}"
+        )
+    spread = embedding.std(0)
+    pca = fit_pca(embedding / np.where(spread > 1e-9, spread, 1.0), 2)
+    points = pca.project(embedding / np.where(spread > 1e-9, spread, 1.0))
+    if points.shape[1] < 2:
+        raise InputError("these embeddings vary along less than two directions; there is no map to draw")
+    names, counts = np.unique(labels, return_counts=True)
+    names = names[np.lexsort((names, -counts))]
+    shown, rest = names[: len(PALETTE)], names[len(PALETTE) :]
+    note = f"PCA of {len(labels)} records, each feature scaled to unit variance."
+    figure = _frame(7.2, 5.4, title, f"{note} {caption}".strip())
+    axes = figure.subplots()
+    size = float(np.clip(6000 / len(labels), 5, 28))
+    if len(rest):
+        other = np.isin(labels, rest)
+        axes.scatter(*points[other].T, s=size, color=PALE, linewidth=0)
+    order = np.random.default_rng(0).permutation(len(labels))  # so that no label covers another
+    colour_of = dict(zip(shown, PALETTE, strict=False))
+    order = order[np.isin(labels[order], shown)]
+    axes.scatter(*points[order].T, s=size, c=[colour_of[name] for name in labels[order]], alpha=0.75, linewidth=0)
+    for name in shown:
+        axes.scatter([], [], s=30, color=colour_of[name], label=f"{name} ({(labels == name).sum()})")
+    if len(rest):
+        axes.scatter([], [], s=30, color=PALE, label=f"{len(rest)} others ({other.sum()})")
+    _clean(axes)
+    share = 100 * pca.variance / pca.total_variance
+    axes.set_xlabel(f"principal component 1 ({share[0]:.0f}% of variance)", fontsize=9)
+    axes.set_ylabel(f"principal component 2 ({share[1]:.0f}% of variance)", fontsize=9)
+    legend = {"frameon": False, "fontsize": 9, "loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    axes.legend(title="label (records)", title_fontsize=9, **legend)
+    return _save(figure, path)

@@ -1,0 +1,248 @@
+"""Pre-training.
+
+    python -m lvcg_jax.train --config=configs/pretrain.py --workdir=DIR [--config.data.dir=SHARDS]
+
+The same command goes on with a run that was stopped or killed. SIGTERM saves a checkpoint and ends with exit code 0.
+"""
+
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+from tqdm import tqdm
+
+from data_prep.errors import InputError, run_command
+from data_prep.shards import ShardSet
+from lvcg_jax.checkpoint import Checkpoints, open_run
+from lvcg_jax.config import make_model, make_preprocess, make_subsets
+from lvcg_jax.data import BatchMaker, batch_numbers, ordered_batches, train_batches
+from lvcg_jax.metrics_log import MetricsLog
+from lvcg_jax.sharding import local_groups, make_mesh, put_batch, state_sharding
+from lvcg_jax.state import create_state, make_optimizer
+from lvcg_jax.steps import make_train_step, make_validation_step, summarise_validation
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", help_string="Config file, e.g. configs/pretrain.py or configs/pretrain.py:demo.", lock_config=True
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "Run directory: config, metrics and checkpoints go there.")
+_COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes.")
+_PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes of the run (with --coordinator).")
+_PROCESS = flags.DEFINE_integer("process", None, "Number of this process, from 0 (with --coordinator).")
+
+
+class NonFiniteLoss(InputError):
+    """The loss of a step is not a number."""
+
+
+def say(message: str) -> None:
+    """One line for the user, from the first process only."""
+    if jax.process_index() == 0:
+        tqdm.write(message, file=sys.stderr)
+
+
+def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | None]:
+    """Training and validation shards; without data.dir a synthetic set is made in the run directory."""
+    directory = Path(config.data.dir) if config.data.dir else make_synthetic(config, workdir)
+    preprocess = make_preprocess(config)
+    train = ShardSet(directory, "train")
+    train.require_preprocess(preprocess)
+    if "validation" not in train.metadata["splits"]:
+        say(f"{directory} has no validation split: training goes on without validation")
+        return train, None
+    return train, ShardSet(directory, "validation")
+
+
+def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
+    """A synthetic data set in the run directory, made by the first process."""
+    from data_prep.build import build
+    from data_prep.readers import open_corpus
+    from data_prep.synthetic import write_corpus
+
+    raw, shards = workdir / "synthetic", workdir / "data"
+    if jax.process_index() == 0 and not (shards / "dataset.json").exists():
+        say(f"no data.dir given: making a synthetic data set of {config.data.synthetic_patients} patients in {shards}")
+        write_corpus(raw, patients=config.data.synthetic_patients, seed=config.seed)
+        build(open_corpus("synthetic", raw), shards, make_preprocess(config))
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices("synthetic data")
+    return shards
+
+
+class Preemption:
+    """Has somebody asked this run to stop? SIGTERM to the process, or to any process of a distributed run."""
+
+    def __init__(self):
+        self._asked = False
+        if jax.process_count() == 1:  # else jax's own notifier catches the signal, and all processes agree on a step
+            self._previous = signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_):
+        self._asked = True
+
+    def asked(self, step: int) -> bool:
+        if jax.process_count() == 1:
+            return self._asked
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.reached_preemption_sync_point(step)
+
+    def close(self) -> None:
+        if jax.process_count() == 1:
+            signal.signal(signal.SIGTERM, self._previous)
+
+
+def check_finite(losses: np.ndarray, step: int, shards: ShardSet, config: ConfigDict) -> None:
+    """Stops with the step and the records whose loss is not a number; losses [a,g,r] in batch order."""
+    bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))
+    if len(bad) == 0:
+        return
+    numbers = batch_numbers(len(shards), config.data.batch_size, config.seed, step - 1)
+    names = [example["record_id"] for example in shards.read(numbers[bad[:5]])]
+    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    raise NonFiniteLoss(
+        f"the loss of step {step} is not finite, from record {', '.join(names)}{more}: look at these records, or lower"
+        " optim.learning_rate; the last checkpoint is intact"
+    )
+
+
+def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
+    """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is in workdir."""
+    workdir = Path(workdir)
+
+    # Run directory and data.
+    if jax.process_index() == 0:
+        open_run(workdir, config)
+    train_shards, validation_shards = open_data(config, workdir)
+    max_beats = train_shards.preprocess.max_beats
+
+    # Mesh, model and optimiser; parameters are born where they live.
+    mesh = make_mesh(config)
+    groups, mine = mesh.shape["data"], local_groups(mesh)
+    model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
+    maker = BatchMaker(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
+    batches = train_batches(maker, config.data.batch_size, config.seed, config.data.prefetch)
+    sample = jax.tree.map(lambda x: x[0, :1], BatchMaker(train_shards, 1, 1, [0], True)(np.zeros(1, int)))
+    init = partial(create_state, config, model, tx, sample, max_beats)
+    abstract = jax.eval_shape(init, 0)
+    shardings = state_sharding(mesh, abstract, config)
+
+    # Checkpoint or fresh start.
+    checkpoints = Checkpoints(workdir, config, config.train.keep_checkpoints)
+    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    restored = checkpoints.restore_latest(placed)
+    if restored is None:
+        state, start = jax.jit(init, out_shardings=shardings)(config.seed), 0
+    else:
+        state, position = restored
+        batches.set_state(position)
+        start = int(state.step)
+        say(f"resuming {workdir} at step {start}")
+
+    # Steps.
+    train_step = make_train_step(model, tx, config, subsets, max_beats, mesh, shardings)
+    validation_step = make_validation_step(model, config, subsets, max_beats, mesh, shardings)
+
+    def validate(state) -> dict[str, float]:
+        maker = BatchMaker(validation_shards, 1, groups, mine, config.data.pack)
+        size = -(-config.data.batch_size // groups) * groups
+        sums = [
+            jax.device_get(validation_step(state, put_batch(batch, mesh)))
+            for batch in ordered_batches(maker, size, config.train.validate_records)
+        ]
+        return summarise_validation(sums)
+
+    # Loop. The numbers of a step are fetched after the next one is under way, so the device never waits for the host.
+    log = MetricsLog(workdir, start) if jax.process_index() == 0 else None
+    preemption = Preemption()
+    bar = tqdm(total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0, mininterval=1.0)
+    pending, window = None, (start, time.monotonic())
+    outcome = "finished"
+
+    def settle(item) -> None:
+        nonlocal window
+        step, metrics, losses = item
+        metrics, losses = jax.device_get((metrics, losses))
+        check_finite(losses, step, train_shards, config)
+        if step % config.train.log_every == 0 or step == start + 1:
+            elapsed = max(time.monotonic() - window[1], 1e-9)
+            metrics["records_per_second"] = (step - window[0]) * config.data.batch_size / elapsed
+            window = (step, time.monotonic())
+            speed = f"{metrics['records_per_second']:.0f} records/s"
+            bar.set_postfix_str(f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}, {speed}")
+            if log:
+                log.write(step, "train", metrics)
+
+    try:
+        for step in range(start + 1, config.train.steps + 1):
+            batch = put_batch(next(batches), mesh)
+            state, metrics, losses = train_step(state, batch)
+            if pending:
+                settle(pending)
+            pending = (step, metrics, losses)
+            bar.update()
+            last = step == config.train.steps
+            stop = preemption.asked(step)
+            validating = validation_shards is not None and (step % config.train.validate_every == 0 or last)
+            if validating or stop or last or step % config.train.checkpoint_every == 0:
+                settle(pending)
+                pending = None
+                if validating:
+                    values = validate(state)
+                    if log:
+                        log.write(step, "validation", values)
+                    say(f"step {step}: validation loss {values['loss']:.4g}, hidden leads R2 {values['ecg_r2']:.3f}")
+                    checkpoints.save_if_best(step, state, values["loss"])
+                    window = (step, time.monotonic())
+                if stop or last or step % config.train.checkpoint_every == 0:
+                    checkpoints.save(step, state)
+            if stop and not last:
+                outcome = "preempted"
+                break
+    finally:
+        bar.close()
+        preemption.close()
+        checkpoints.wait()
+        checkpoints.close()
+        if log:
+            log.close()
+    say(f"{outcome} at step {int(state.step)} of {config.train.steps}: {workdir}")
+    return outcome
+
+
+def main(argv) -> int:
+    if len(argv) > 1:
+        raise InputError(f"unexpected argument '{argv[1]}': flags are written --name=value")
+    if _CONFIG.value is None or _WORKDIR.value is None:
+        raise InputError("--config and --workdir are needed, e.g. --config=configs/pretrain.py --workdir=runs/paper")
+    logging.set_verbosity(logging.WARNING)  # the libraries' own chatter hides the progress bar
+    if _COORDINATOR.value:
+        jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+    train_and_evaluate(_CONFIG.value, _WORKDIR.value)
+    return 0
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """absl's flags, with a mistake in a config or a field told in one line."""
+    try:
+        rest = flags.FLAGS(argv)
+        if _CONFIG.value is not None:
+            _CONFIG.value.lock()  # a config file that could not be read says so when it is first touched
+        return rest
+    except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        text = str(error.args[0]) if error.args else str(error)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if "Traceback" in text:  # raised inside the config file: its last line says what is wrong
+            lines = [lines[-1].removeprefix("ValueError: ")]
+        raise InputError(" ".join(lines)) from None
+
+
+if __name__ == "__main__":
+    run_command(lambda _: app.run(main, flags_parser=parse_flags))

@@ -1,0 +1,59 @@
+"""Shared fixtures: a compilation cache, a tiny synthetic data set, and one trained run that many tests look at."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles twice as fast; tests run little
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+
+import pytest  # noqa: E402
+from absl import flags  # noqa: E402
+from commands import get_config  # noqa: E402
+
+flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
+
+
+@pytest.fixture(scope="session")
+def raw_corpus(tmp_path_factory):
+    """A folder of synthetic WFDB records: 24 patients, 5 records each."""
+    from data_prep.synthetic import write_corpus
+
+    folder = tmp_path_factory.mktemp("raw") / "corpus"
+    write_corpus(folder, patients=24, seed=0)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shards_dir(raw_corpus, tmp_path_factory):
+    """The corpus as shards, with the paper's preprocessing."""
+    from data_prep.build import build
+    from data_prep.preprocess import Preprocess
+    from data_prep.readers import open_corpus
+
+    folder = tmp_path_factory.mktemp("shards") / "data"
+    build(open_corpus("synthetic", raw_corpus), folder, Preprocess(), progress=False)
+    return folder
+
+
+@pytest.fixture
+def smoke(shards_dir):
+    """The smoke config on the tiny data set."""
+    config = get_config("smoke")
+    config.data.dir = str(shards_dir)
+    return config
+
+
+@pytest.fixture(scope="session")
+def trained_run(shards_dir, tmp_path_factory):
+    """A finished smoke run."""
+    from lvcg_jax.train import train_and_evaluate
+
+    config = get_config("smoke")
+    config.data.dir = str(shards_dir)
+    workdir = tmp_path_factory.mktemp("run") / "smoke"
+    assert train_and_evaluate(config, workdir) == "finished"
+    return workdir

@@ -1,0 +1,88 @@
+"""Input pipeline: the same batches for any number of devices and processes, from any position."""
+
+import numpy as np
+import pytest
+
+from data_prep.errors import InputError
+from data_prep.shards import ShardSet
+from lvcg_jax.data import BatchMaker, batch_numbers, ordered_batches, train_batches
+
+
+@pytest.fixture(scope="module")
+def shards(shards_dir):
+    return ShardSet(shards_dir, "train")
+
+
+def beats_by_record(batch):
+    """{uid: beats} of a batch in the packed layout, groups in any arrangement."""
+    found = {}
+    for a, g in np.ndindex(*batch["num_beats"].shape[:2]):
+        stops = np.cumsum(batch["num_beats"][a, g])
+        for uid, count, stop in zip(batch["uid"][a, g], batch["num_beats"][a, g], stops, strict=True):
+            found[int(uid)] = batch["beats"][a, g, stop - count : stop]
+    return found
+
+
+def test_a_batch_holds_every_beat_of_its_records_whole(shards):
+    numbers = np.arange(8)
+    batch = BatchMaker(shards, 1, 2, [0, 1], True)(numbers)
+    found = beats_by_record(batch)
+    for number in numbers:
+        example = shards[int(number)]
+        np.testing.assert_array_equal(found[int(example["uid"])], example["beats"])
+
+
+def test_processes_read_disjoint_parts_that_make_the_same_batch(shards):
+    numbers = batch_numbers(len(shards), 8, seed=3, step=5)
+    whole = BatchMaker(shards, 1, 4, [0, 1, 2, 3], True)(numbers)
+    parts = [BatchMaker(shards, 1, 4, mine, True)(numbers) for mine in ([0, 1], [2, 3])]
+    for name, array in whole.items():
+        np.testing.assert_array_equal(array, np.concatenate([part[name] for part in parts], axis=1))
+
+
+def test_group_count_changes_nothing_but_the_arrangement(shards):
+    numbers = batch_numbers(len(shards), 8, seed=3, step=1)
+    one, four = (beats_by_record(BatchMaker(shards, 1, g, range(g), True)(numbers)) for g in (1, 4))
+    assert one.keys() == four.keys()
+    for uid, beats in one.items():
+        np.testing.assert_array_equal(beats, four[uid])
+
+
+def test_stream_is_seeded_and_resumes_at_any_step(shards):
+    def stream(seed):
+        return train_batches(BatchMaker(shards, 1, 1, [0], True), 8, seed, prefetch=2)
+
+    first = stream(0)
+    batches = [next(first)["uid"].copy() for _ in range(12)]  # 12 x 8 records: into the second pass over the data
+    later = stream(0)
+    later.set_state({"next_index": 7})
+    np.testing.assert_array_equal(next(later)["uid"], batches[7])
+    assert not np.array_equal(next(stream(1))["uid"], batches[0])
+    uids = np.concatenate([b.reshape(-1) for b in batches])[: len(shards)]
+    assert len(set(uids.tolist())) == len(shards), "one pass over the data shows every record once"
+
+
+def test_batch_numbers_name_the_records_of_a_step(shards):
+    stream = train_batches(BatchMaker(shards, 1, 1, [0], True), 8, 0, prefetch=2)
+    for step in range(3):
+        batch = next(stream)
+        expected = [int(shards[int(i)]["uid"]) for i in batch_numbers(len(shards), 8, 0, step)]
+        assert batch["uid"].reshape(-1).tolist() == expected
+
+
+def test_ordered_batches_show_every_record_once_and_fill_the_rest(shards):
+    batches = list(ordered_batches(BatchMaker(shards, 1, 1, [0], True), 7))
+    valid = np.concatenate([b["num_beats"].reshape(-1) > 0 for b in batches])
+    uids = np.concatenate([b["uid"].reshape(-1) for b in batches])[valid]
+    assert uids.tolist() == [int(shards[i]["uid"]) for i in range(len(shards))]
+    assert len(valid) % 7 == 0
+
+
+def test_without_packing_every_record_has_all_its_slots(shards):
+    batch = BatchMaker(shards, 1, 1, [0], False)(np.arange(4))
+    assert batch["beats"].shape[2] == 4 * shards.preprocess.max_beats
+
+
+def test_batch_that_does_not_divide_is_refused(shards):
+    with pytest.raises(InputError, match=r"batch_size=6 .* 4 data-parallel"):
+        train_batches(BatchMaker(shards, 1, 4, range(4), True), 6, 0, 1)
