@@ -5,7 +5,8 @@
 The plan (which record goes to which shard, and every option) is fixed first and saved. Each shard is then built by
 itself, under a temporary name, and renamed when it is whole. So the same command gives the same bytes with any number
 of workers, goes on after a crash, and repairs a finished directory in which a file was lost or damaged. A record that
-cannot be used never stops a build: it goes to ledger.csv with its reason.
+cannot be used never stops a build: it goes to ledger.csv with its reason. Every record is there, with all defects that
+were found (see quality.py) and a hash of its signal, by which records with the same signal are known.
 
 dataset.json holds the preprocessing and its hash, the tasks and their classes, what was dropped and why, and for every
 split its shards (file, examples, bytes, sha256, first uid), numbers of examples, records, patients and beats, and the
@@ -25,19 +26,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from tqdm import tqdm
-
-from data_prep import pool, shards
-from data_prep.assemble import PARTS, Job, Shard, disk_full, finish, part, repair, to_json, write_file, write_shard
+from data_prep import beam_runner, pool, shards
+from data_prep.assemble import PARTS, Job, Shard, disk_full, finish, part, repair, to_json, write_file
 from data_prep.errors import InputError, run_command
-from data_prep.leads import LEADS, mask_leads
 from data_prep.preprocess import Preprocess
-from data_prep.readers import Corpus, RecordRef, open_corpus
+from data_prep.progress import progress_bar
+from data_prep.readers import CORPORA, Corpus, apply_splits, open_corpus
+from data_prep.shard_build import build_shard
 
+BUILD_VERSION = 2  # of what a build records beside the shards; an unfinished build of another version starts again
 _SPLITS = ("train", "validation", "test")
 
 
@@ -58,14 +58,22 @@ def build(
     shard_records: int = 1024,
     limit: int | None = None,
     progress: bool = True,
+    detectors: bool = True,
+    duplicates: str = "drop",
+    beam_options: list[str] | None = None,
 ) -> dict:
-    """Builds, continues or repairs the dataset directory `out`; returns the content of its dataset.json."""
+    """Builds, continues or repairs the dataset directory `out`; returns the content of its dataset.json.
+
+    `beam_options` (pipeline options, may be empty) builds the shards with Apache Beam instead of local processes.
+    """
     for name, value in (("workers", workers), ("shard_records", shard_records), ("limit", limit)):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}; give a whole number of 1 or more")
     if windows not in ("first", "all"):
         raise InputError(f"windows is '{windows}'; give 'first' or 'all'")
-    job = Job(Path(out), preprocess, windows, store_signal)
+    if duplicates not in ("drop", "keep"):
+        raise InputError(f"duplicates is '{duplicates}'; give 'drop' or 'keep'")
+    job = Job(Path(out).absolute(), preprocess, windows, store_signal, detectors, duplicates)
     plan, planned = make_plan(corpus, job, shard_records, limit)
     _check_directory(job.out, plan)
     try:
@@ -75,17 +83,22 @@ def build(
     with _only_build(job.out), disk_full(job.out):
         write_file(job.out, shards.PLAN_FILE, to_json(plan))
         before = shards.read_metadata(job.out) if (job.out / shards.METADATA_FILE).is_file() else None
+        if before is not None and not _ledger_whole(job.out, before):
+            before = None  # what was dropped, and why, is known only from the records
         if before is not None:
             planned = [shard for shard in planned if shard.split in before["splits"]]
         todo = [shard for shard in planned if not _finished(job.out, shard, before)]
         total, left = (sum(len(shard.refs) for shard in some) for some in (planned, todo))
-        with tqdm(total=total, initial=total - left, unit="rec", disable=not progress) as bar:
-            if workers == 1:
+        with progress_bar(total=total, initial=total - left, unit="rec", disable=not progress) as bar:
+            slim = copy.copy(corpus)
+            slim.refs, slim.duplicates = [], {}  # a process gets the records of a shard with the shard
+            if beam_options is not None and todo:
+                beam_runner.run(build_shard, (slim, job), todo, beam_options)
+                bar.update(left)
+            elif workers == 1:
                 for shard in todo:
                     build_shard(corpus, job, shard, bar.update)
             elif todo:
-                slim = copy.copy(corpus)
-                object.__setattr__(slim, "refs", [])  # a process gets the records of a shard with the shard
                 pool.run(build_shard, (slim, job), todo, workers, bar)
         metadata = finish(job, plan, planned) if before is None else repair(job, before, todo)
         shutil.rmtree(job.out / PARTS)
@@ -94,14 +107,18 @@ def build(
 
 def make_plan(corpus: Corpus, job: Job, shard_records: int, limit: int | None) -> tuple[dict, list[Shard]]:
     """Which record goes where, as the JSON that is saved and as shards."""
-    refs = [dataclasses.replace(r, patient_id=r.patient_id or r.record_id) for r in list(corpus.refs)[:limit]]
+    refs = corpus.refs if limit is None else corpus.refs[:limit]
+    refs = [r if r.patient_id else dataclasses.replace(r, patient_id=r.record_id) for r in refs]
     if not refs:
         raise InputError(f"corpus '{corpus.name}': no record found; check the folder given as --raw")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", corpus.name):
         raise InputError(f"corpus name '{corpus.name}': use lower-case letters, digits and _ (it names the files)")
-    repeated = [name for name, n in collections.Counter(r.record_id for r in refs).items() if n > 1]
-    if repeated:
-        raise InputError(f"corpus '{corpus.name}': record '{repeated[0]}' is listed more than once; ids must be unique")
+    seen: set[str] = set()
+    for ref in refs:
+        if ref.record_id in seen:
+            text = f"record '{ref.record_id}' is listed more than once; ids must be unique"
+            raise InputError(f"corpus '{corpus.name}': {text}")
+        seen.add(ref.record_id)
     by_split = collections.defaultdict(list)
     for ref in refs:
         if not ref.record_id.isprintable():  # also what Python makes of file names that are no UTF-8
@@ -120,77 +137,27 @@ def make_plan(corpus: Corpus, job: Job, shard_records: int, limit: int | None) -
         chunks = [of_split[i : i + shard_records] for i in range(0, len(of_split), shard_records)]
         names = [shards.shard_name(corpus.name, split, i, len(chunks)) for i in range(len(chunks))]
         planned += [Shard(name, split, chunk) for name, chunk in zip(names, chunks, strict=True)]
-    listing = [(r.record_id, r.patient_id, r.split, r.labels) for shard in planned for r in shard.refs]
+    listing = hashlib.sha256()
+    for ref in (ref for shard in planned for ref in shard.refs):
+        listing.update(to_json([ref.record_id, ref.patient_id, ref.split, ref.labels]))
     plan = {
         "format": shards.FORMAT,
+        "build_version": BUILD_VERSION,
         "corpus": corpus.name,
         "preprocess": job.preprocess.to_dict(),
         "preprocess_hash": job.preprocess.hash(),
         "windows": job.windows,
         "store_signal": job.store_signal,
+        "detectors": job.detectors,
+        "duplicates": job.duplicates,
         "shard_records": shard_records,
         "split_rule": corpus.split_rule if any(r.split for r in refs) else "80/10/10 by sha256 of the patient id",
         "tasks": {task: list(classes) for task, classes in corpus.tasks.items()},
         "records": len(refs),
-        "records_sha256": hashlib.sha256(to_json(listing)).hexdigest(),  # ids, patients, splits and labels
-        "shards": {shard.file: [r.record_id for r in shard.refs] for shard in planned},
+        "records_sha256": listing.hexdigest(),  # ids, patients, splits and labels
+        "shards": {shard.file: len(shard.refs) for shard in planned},
     }
     return json.loads(to_json(plan)), planned
-
-
-def build_shard(corpus: Corpus, job: Job, shard: Shard, tick: Callable[[], object]) -> None:
-    """Builds one shard and, beside it, the ledger rows of its records."""
-    spec = shards.features(job.preprocess.beat_samples, job.store_signal)
-    records, examples, rows = [], [], []
-    for ref in shard.refs:
-        try:
-            record = corpus.load(ref)
-            kept = job.preprocess.prepare(record.signal, record.rate, record.leads)
-            kept = kept[:1] if job.windows == "first" else kept
-            if not all(np.isfinite(w.beats).all() for w in kept):
-                raise InputError("not finite after preprocessing")
-            if not kept:
-                raise InputError("no window with a beat")
-        except Exception as error:  # whatever one record does, the others are built
-            text = " ".join(str(error).split())[:300].removeprefix(f"record {ref.record_id}: ")
-            reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
-            rows.append((ref.record_id, ref.patient_id, shard.split, "no", 0, 0, "", reason, ""))
-            tick()
-            continue
-        for window in kept:
-            example = _example(ref, window, job.store_signal)
-            records.append(shards.encode(spec, example))
-            examples.append((ref.record_id, window.window, example["uid"], len(window.beats)))
-        missing = ~np.all([mask_leads(w.lead_mask) for w in kept], axis=0)
-        common = [d for d in kept[0].defects if all(d in w.defects for w in kept)]
-        defects = common + [f"w{w.window}:{d}" for w in kept for d in w.defects if d not in common]
-        names = " ".join(lead for lead, gone in zip(LEADS, missing, strict=True) if gone)
-        beats = sum(len(w.beats) for w in kept)
-        rows.append((ref.record_id, ref.patient_id, shard.split, "yes", len(kept), beats, names, "", ";".join(defects)))
-        tick()
-    write_shard(job.out, shard.file, records)
-    part = {"sha256": shards.file_sha256(job.out / shard.file), "examples": examples, "rows": rows}
-    write_file(job.out, f"{PARTS}/{shard.file}.json", to_json(part))
-
-
-def _example(ref: RecordRef, window, store_signal: bool) -> dict:
-    example = {
-        "beats": window.beats.astype(np.float16),
-        "start": window.start.astype(np.int32),
-        "length": window.length.astype(np.int32),
-        "complete": window.complete.astype(np.bool_),
-        "offset": window.offset.astype(np.float32),
-        "scale": window.scale.astype(np.float32),
-        "lead_mask": window.lead_mask,
-        "uid": shards.uid_of(ref.record_id, window.window),
-        "window": window.window,
-        "num_samples": window.signal.shape[1],
-        "record_id": ref.record_id,
-        "patient_id": ref.patient_id,
-        "labels": json.dumps(ref.labels, sort_keys=True, ensure_ascii=False),
-        "defects": ";".join(window.defects),
-    }
-    return example | ({"signal": window.signal.astype(np.float16)} if store_signal else {})
 
 
 def _finished(out: Path, shard: Shard, metadata: dict | None) -> bool:
@@ -205,6 +172,11 @@ def _finished(out: Path, shard: Shard, metadata: dict | None) -> bool:
     else:
         return False
     return shards.file_sha256(out / shard.file) == expected
+
+
+def _ledger_whole(out: Path, metadata: dict) -> bool:
+    path = out / shards.LEDGER_FILE
+    return path.is_file() and shards.file_sha256(path) == metadata.get("ledger_sha256")
 
 
 def _check_directory(out: Path, plan: dict) -> None:
@@ -223,7 +195,7 @@ def _check_directory(out: Path, plan: dict) -> None:
     if before == plan:
         return
     different = []
-    for name in ("format", "corpus", "windows", "store_signal", "shard_records", "split_rule", "records", "tasks"):
+    for name in [key for key in plan if key not in ("preprocess", "preprocess_hash", "records_sha256", "shards")]:
         if before.get(name) != plan[name]:
             different.append(f"{name} was {before.get(name)!r}, now {plan[name]!r}")
     ours, theirs = plan["preprocess"], before.get("preprocess", {})
@@ -250,12 +222,17 @@ def _only_build(out: Path) -> Iterator[None]:
         yield
 
 
-def parse_overrides(pairs: list[str]) -> Preprocess:
-    """Preprocess with fields changed by 'FIELD=VALUE' texts."""
+def parse_pairs(flag: str, pairs: list[str]) -> dict[str, str]:
+    """'FIELD=VALUE' texts as a dictionary."""
     for pair in pairs:
         if "=" not in pair:
-            raise InputError(f"--config={pair}: write FIELD=VALUE, for example --config=peaks=vcg")
-    return Preprocess.from_dict(dict(pair.split("=", 1) for pair in pairs))
+            raise InputError(f"--{flag}={pair}: write FIELD=VALUE, for example --config=peaks=vcg")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def parse_overrides(pairs: list[str]) -> Preprocess:
+    """Preprocess with fields changed by 'FIELD=VALUE' texts."""
+    return Preprocess.from_dict(parse_pairs("config", pairs))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -263,22 +240,40 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m data_prep.build",
         description="Build ArrayRecord shards of beats from ECG records. The same command again goes on after a "
         "crash, and repairs damaged files of a finished dataset.",
+        epilog="With --runner=beam, all other flags are Beam pipeline options, for example --runner=beam "
+        "--beam_runner=FlinkRunner --flink_master=host:8081; --raw and --out must be folders that all workers see.",
+        allow_abbrev=False,
     )
-    parser.add_argument("--corpus", required=True, help="kind of raw data: wfdb, synthetic, ptbxl, ...")
-    parser.add_argument("--raw", required=True, help="folder of the raw records")
-    parser.add_argument("--out", required=True, help="dataset directory to write")
-    parser.add_argument("--workers", type=int, default=1, help="processes (default 1; any number gives the same files)")
-    parser.add_argument("--windows", choices=("first", "all"), default="first", help="windows kept of a long record")
-    parser.add_argument("--store_signal", action="store_true", help="also store the whole normalised signal")
-    parser.add_argument("--shard_records", type=int, default=1024, help="input records per shard (default 1024)")
-    parser.add_argument("--limit", type=int, help="only the first N records of the corpus")
-    parser.add_argument(
-        "--config", action="append", default=[], metavar="FIELD=VALUE", help="change a preprocessing field; repeatable"
+    add = parser.add_argument
+    add("--corpus", required=True, help=f"kind of raw data: {', '.join(CORPORA)}")
+    add("--raw", required=True, help="folder of the raw records")
+    add("--out", required=True, help="dataset directory to write")
+    add("--workers", type=int, default=1, help="processes (default 1; any number gives the same files)")
+    add("--runner", choices=("local", "beam"), default="local", help="local processes, or an Apache Beam pipeline")
+    add("--beam_runner", default="DirectRunner", help="the Beam runner (default DirectRunner)")
+    add("--windows", choices=("first", "all"), default="first", help="windows kept of a long record")
+    add("--splits", metavar="CSV", help="your own splits: columns record_id or patient_id, and split")
+    add("--option", action="append", default=[], metavar="FIELD=VALUE", help="an option of the corpus; repeatable")
+    add("--config", action="append", default=[], metavar="FIELD=VALUE", help="a preprocessing field; repeatable")
+    add("--store_signal", action="store_true", help="also store the whole normalised signal")
+    add(
+        "--duplicates",
+        choices=("drop", "keep"),
+        default="drop",
+        help="one signal in two splits: drop the training copy",
     )
-    args = parser.parse_args(argv)
+    add("--no_detectors", action="store_true", help="do not compare two beat detectors for the ledger (saves time)")
+    add("--shard_records", type=int, default=1024, help="input records per shard (default 1024)")
+    add("--limit", type=int, help="only the first N records of the corpus")
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.runner == "local":
+        parser.error(f"unknown flag {rest[0]}")
     preprocess = parse_overrides(args.config)
+    corpus = open_corpus(args.corpus, args.raw, parse_pairs("option", args.option))
+    if args.splits:
+        corpus = apply_splits(corpus, args.splits)
     metadata = build(
-        open_corpus(args.corpus, args.raw),
+        corpus,
         args.out,
         preprocess,
         workers=args.workers,
@@ -286,8 +281,13 @@ def main(argv: list[str] | None = None) -> int:
         store_signal=args.store_signal,
         shard_records=args.shard_records,
         limit=args.limit,
+        detectors=not args.no_detectors,
+        duplicates=args.duplicates,
+        beam_options=[f"--runner={args.beam_runner}", *rest] if args.runner == "beam" else None,
     )
     print(shards.describe(metadata))
+    for note in corpus.notes:
+        print(f"note          {note}")
     print(f"ledger        {Path(args.out) / shards.LEDGER_FILE}")
     return 0
 

@@ -7,6 +7,10 @@ from collections.abc import Callable
 class InputError(Exception):
     """Something the user gave cannot be used; the message is the one line that the user sees."""
 
+    def __str__(self) -> str:
+        """One line even where the message quotes a file with line breaks or control characters."""
+        return "".join(letter if letter.isprintable() else " " for letter in super().__str__())
+
 
 def run_command(main: Callable[[list[str] | None], int | None], argv: list[str] | None = None) -> None:
     """Runs a command line: exit 0 on success, 2 with one line on an InputError, 130 on Ctrl-C."""

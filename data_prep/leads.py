@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,6 +15,7 @@ _BY_LOWER = {lead.lower(): i for i, lead in enumerate(LEADS)}
 _BITS = 1 << np.arange(len(LEADS))
 
 
+@lru_cache(maxsize=4096)
 def canonical(name: str) -> str | None:
     """The spelling in LEADS of a lead name in any case and spacing ('AVR', ' avr ', 'Lead II'), None if it is not one.
 

@@ -22,6 +22,17 @@ CODE_VERSION = 1  # goes into the hash: raise it when the same fields give diffe
 MIN_SECONDS = 1.0
 
 
+class Unusable(InputError):
+    """A record that cannot be prepared; `kind` is one word for the ledger."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+    def __reduce__(self):
+        return type(self), (self.kind, str(self))
+
+
 @dataclasses.dataclass
 class Window:
     """One stretch of a record, ready to store: normalised beats, where they come from, and what was wrong."""
@@ -116,15 +127,17 @@ class Preprocess:
             raise InputError(f"sampling rate {rate} is not a positive number: check the record's header")
         x, unknown = order_leads(signal_mv, leads)
         if x.shape[1] < MIN_SECONDS * rate:
-            raise InputError(f"record of {x.shape[1] / rate:.2f} s is too short: at least {MIN_SECONDS:g} s are needed")
-        in_file = np.isin(LEADS, [canonical(name) or "" for name in leads])
+            text = f"record of {x.shape[1] / rate:.2f} s is too short: at least {MIN_SECONDS:g} s are needed"
+            raise Unusable("too_short", text)
+        names = {canonical(name) for name in leads}
+        in_file = np.array([lead in names for lead in LEADS])
         raw = signal.drop_impossible(x, self.max_mv)
         nan = np.isnan(raw)
         spike = nan & np.isfinite(x)
         raw, lost = signal.fill_gaps(raw, rate, self.max_gap_seconds)
         live = ~lost.all(axis=1)
         if not live.any():
-            raise InputError("all leads are missing: no lead has a finite value")
+            raise Unusable("no_lead", "all leads are missing: no lead has a finite value")
         some = signal.resample(raw[live], rate, self.rate)
         filtered = np.zeros((len(LEADS), some.shape[1]))
         filtered[live] = signal.bandpass(some, self.rate, self.band_low, self.band_high, self.filter_order)
@@ -143,8 +156,9 @@ class Preprocess:
             windows.append(window)
         if not windows:
             if all(word.endswith(":no_lead") for word in left_out):
-                raise InputError("all leads are missing: every lead is absent, without values, flat or railed")
-            raise InputError("no R peak found in the record: is it an ECG, in mV, and are the lead names right?")
+                raise Unusable("no_lead", "all leads are missing: every lead is absent, without values, flat or railed")
+            text = "no R peak found in the record: is it an ECG, in mV, and are the lead names right?"
+            raise Unusable("no_beats", text)
         if tail:
             record_defects.append(f"tail_left_out:{tail / self.rate:.2f}s")
         for window in windows:

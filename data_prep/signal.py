@@ -134,7 +134,12 @@ def resample(x: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
         return x
     up, down = _ratio(float(rate), float(new_rate))
     pad = -(-10 * max(up, down) // (up * down)) * down  # in input samples, an integer number of output samples
-    padded = np.pad(np.asarray(x, np.float64), ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd")
+    if pad < x.shape[1]:
+        x64 = np.asarray(x, np.float64)
+        before, after = 2 * x64[:, :1] - x64[:, pad:0:-1], 2 * x64[:, -1:] - x64[:, -2 : -2 - pad : -1]
+        padded = np.concatenate([before, x64, after], axis=1)
+    else:  # shorter than its padding, which is then reflected more than once
+        padded = np.pad(np.asarray(x, np.float64), ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd")
     y = sps.resample_poly(padded, up, down, axis=1, window=_resampling_filter(up, down))
     first = pad // down * up
     return y[:, first : first + max(1, round(x.shape[1] * up / down))]

@@ -15,7 +15,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from data_prep.dipole import (
     BEATS_PER_MINUTE,
@@ -32,6 +31,7 @@ from data_prep.dipole import (
 )
 from data_prep.errors import InputError, run_command
 from data_prep.leads import LEADS
+from data_prep.progress import progress_bar
 
 VERSION = 1
 MARKER = "synthetic.json"
@@ -160,7 +160,7 @@ def write_corpus(
     sizes = dict(patients=patients, records_per_patient=records_per_patient)
     _claim(out, settings, sizes)
     rows, counts = [], {task: dict.fromkeys(names, 0) for task, names in TASKS.items()}
-    for patient in tqdm(range(patients), desc="patients", unit="patient", disable=not progress):
+    for patient in progress_bar(range(patients), desc="patients", unit="patient", disable=not progress):
         (out / "records" / f"{patient // 100:03d}").mkdir(parents=True, exist_ok=True)
         for record in range(records_per_patient):
             signal, info = make_record(

@@ -1,7 +1,8 @@
 """Read one WFDB record: its header, and its signal in mV.
 
 Plain 16-bit files, which most corpora use, are read directly and fast; the wfdb package does the rest. A header that is
-broken or contradicts its signal file is an InputError of one line that names the record.
+broken or contradicts its signal file is an InputError of one line that names the record. The checksum that a header
+states for each channel is verified where files are read directly; a wrong one is a defect, 'checksum:LEAD'.
 """
 
 import os
@@ -18,6 +19,7 @@ from data_prep.leads import canonical
 
 MILLIVOLTS = {"mv": 1.0, "uv": 1e-3, "\u00b5v": 1e-3, "\u03bcv": 1e-3, "v": 1e3, "nv": 1e-6}
 LARGEST_MILLIVOLTS = 1000.0  # beyond any electrode offset: a wrong gain or unit
+LARGEST_VALUES = 2**28  # samples x channels; 12 leads of a day at 250 Hz. More is a broken header
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Channel:
     baseline: int
     unit: str
     name: str
+    checksum: int | None = None  # 16-bit sum of all samples
 
 
 @dataclass(frozen=True)
@@ -46,39 +49,74 @@ class Header:
     comments: list[str] = field(default_factory=list)
 
 
-_FORMAT = re.compile(r"(\d+)(?:x(\d+))?(?::(\d+))?(?:\+(\d+))?$")
-_GAIN = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?\d+)?)(?:\(([-+]?\d+)\))?(?:/(\S+))?$")
+@dataclass(frozen=True)
+class WfdbRecord:
+    """What one WFDB record holds."""
+
+    signal: np.ndarray  # float32 [T,c] mV
+    rate: float
+    names: list[str]  # as the header writes them
+    comments: list[str]
+    defects: list[str]
+
+
+_FORMAT = re.compile(r"(\d{1,3})(?:x(\d{1,4}))?(?::(\d{1,9}))?(?:\+(\d{1,12}))?$", re.ASCII)
+_GAIN = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?\d{1,3})?)(?:\(([-+]?\d{1,10})\))?(?:/(\S+))?$", re.ASCII)
+_BYTES = {"8": 1, "80": 1, "16": 2, "61": 2, "160": 2, "212": 1.5, "310": 4 / 3, "311": 4 / 3, "24": 3, "32": 4}
 
 
 def read_header(stem: str | Path, record_id: str | None = None) -> Header:
-    """Parse STEM.hea: any line ending, UTF-8 or Latin-1, optional fields left out."""
+    """Parse STEM.hea: any line ending, UTF-8, UTF-16 or Latin-1, optional fields left out."""
     record_id = record_id or Path(stem).name
     try:
         raw = Path(f"{stem}.hea").read_bytes()
     except OSError as error:
         raise InputError(f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})") from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = raw.decode("latin-1")
+    text = decode(raw)
     lines = [line for line in map(str.strip, text.replace("\r", "\n").split("\n")) if line]
     comments = [line[1:].strip() for line in lines if line[0] == "#"]
     lines = [line for line in lines if line[0] != "#"]
     try:
         first = lines[0].split()
-        segments = int(first[0].split("/")[1]) if "/" in first[0] else 1
-        count = int(first[1])
-        rate = float(re.split(r"[/(]", first[2])[0]) if len(first) > 2 else 250.0
-        samples = int(first[3]) if len(first) > 3 and int(first[3]) > 0 else None
+        segments = _whole(first[0].split("/")[1]) if "/" in first[0] else 1
+        count = _whole(first[1])
+        samples = (_whole(first[3]) or None) if len(first) > 3 else None
     except (IndexError, ValueError):
         raise InputError(f"record {record_id}: the first line of its header is not a WFDB record line") from None
+    try:
+        rate = float(re.split(r"[/(]", first[2])[0]) if len(first) > 2 else 250.0
+    except ValueError:
+        raise InputError(f"record {record_id}: its header gives {first[2][:20]!r} for the sampling rate") from None
     if not 1 <= rate <= 1e5 or not 1 <= count <= 1000:
-        raise InputError(f"record {record_id}: its header claims {count} signals at {rate:g} Hz")
+        raise InputError(f"record {record_id}: its header claims {count:.6g} signals at {rate:g} Hz")
+    if samples is not None and not 0 < samples * count <= LARGEST_VALUES:
+        raise InputError(f"record {record_id}: its header claims {samples:.6g} samples of {count} signals")
     if segments > 1:
+        if len(lines) - 1 != segments:
+            there = f"{segments:.6g} segments but lists {len(lines) - 1}"
+            raise InputError(f"record {record_id}: its header claims {there}")
+        if any(re.search(r"\s\d{9,}$", line) for line in lines[1:]) or segments > 10_000:
+            raise InputError(f"record {record_id}: its header claims segments of absurd length")
         return Header(rate, samples, [], segments, comments)
     if len(lines) - 1 != count:
         raise InputError(f"record {record_id}: its header claims {count} signals but has {len(lines) - 1} signal lines")
     return Header(rate, samples, [_channel(line, record_id) for line in lines[1:]], 1, comments)
+
+
+def _whole(text: str) -> int:
+    if len(text) > 15:
+        raise ValueError
+    return int(text)
+
+
+def decode(raw: bytes) -> str:
+    """Text of a header or table whose encoding nobody states."""
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return raw.decode("utf-16", "replace")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def _channel(line: str, record_id: str) -> Channel:
@@ -89,7 +127,7 @@ def _channel(line: str, record_id: str) -> Channel:
         if form is None or (len(words) > 2 and gain is None):
             raise ValueError
         number, baseline, unit = gain.groups() if gain else ("200", None, None)
-        zero = int(words[4]) if len(words) > 4 else 0
+        zero = _whole(words[4]) if len(words) > 4 else 0
         return Channel(
             file=words[0],
             format=form[1],
@@ -100,41 +138,58 @@ def _channel(line: str, record_id: str) -> Channel:
             baseline=zero if baseline is None else int(baseline),
             unit=unit or "mV",
             name=words[8].strip() if len(words) > 8 else "",
+            checksum=_whole(words[6]) & 0xFFFF if len(words) > 6 else None,
         )
     except ValueError:
         raise InputError(f"record {record_id}: its header has a broken signal line: {line[:60]!r}") from None
 
 
 def read_wfdb(stem: str | Path, record_id: str | None = None, fast: bool = True) -> tuple[np.ndarray, float, list[str]]:
-    """Signal float32 [T,c] in mV, rate, lead names as written. Channels that are no voltage (and no lead) are left out.
+    """Signal float32 [T,c] in mV, rate, lead names as written; see read_wfdb_record."""
+    record = read_wfdb_record(stem, record_id, fast)
+    return record.signal, record.rate, record.names
+
+
+def read_wfdb_record(stem: str | Path, record_id: str | None = None, fast: bool = True) -> WfdbRecord:
+    """One record in mV, leads named as written. Channels that are no voltage (and no lead) are left out.
 
     Plain 16-bit files are read directly; every other format (and all with fast=False) goes through the wfdb package.
     """
     record_id = record_id or Path(stem).name
     header = read_header(stem, record_id)
-    _check_gains(header.channels, record_id)
+    _check_channels(header.channels, record_id)
     plain = header.channels and all(c.format == "16" and c.frame == 1 and c.skew == 0 for c in header.channels)
+    defects: list[str] = []
     if fast and plain:
-        signal = _read_format_16(Path(stem).parent, header, record_id)
+        signal, defects = _read_format_16(os.path.dirname(stem), header, record_id)
         names, units = [c.name for c in header.channels], [c.unit for c in header.channels]
     else:
+        _check_sizes(os.path.dirname(stem), header, record_id)
         signal, names, units = _read_with_wfdb(stem, record_id)
-    scale = np.array([MILLIVOLTS.get(unit.lower(), np.nan) for unit in units], np.float32)
+    signal, names = to_millivolts(signal, names, units, record_id)
+    return WfdbRecord(signal, header.rate, names, header.comments, defects)
+
+
+def to_millivolts(
+    signal: np.ndarray, names: list[str], units: list[str], record_id: str
+) -> tuple[np.ndarray, list[str]]:
+    """Columns [T,c] in the units given -> mV, without those that are no voltage; leads and values are checked."""
     leads = [canonical(name) for name in names]
-    if np.isnan(scale).any() or (scale != 1).any():
+    if any(unit != "mV" for unit in units):
+        scale = np.array([MILLIVOLTS.get(unit.lower(), np.nan) for unit in units], np.float32)
         keep = np.flatnonzero(~np.isnan(scale))
         lost = next((i for i, lead in enumerate(leads) if lead and np.isnan(scale[i])), None)
         if lost is not None:
-            raise InputError(f"record {record_id}: lead {leads[lost]} is in {units[lost]!r}, which is no voltage")
+            raise InputError(f"record {record_id}: lead {leads[lost]} is in {units[lost][:20]!r}, which is no voltage")
         signal = signal[:, keep] * scale[keep]
         names, leads = [names[i] for i in keep], [leads[i] for i in keep]
     _check_leads(names, leads, record_id)
     _check_values(signal, names, record_id)
-    return signal, header.rate, names
+    return signal, names
 
 
-def _read_format_16(folder: Path, header: Header, record_id: str) -> np.ndarray:
-    """[T,c] of 16-bit files: adjacent channels of one file are interleaved; the lowest value means no value."""
+def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.ndarray, list[str]]:
+    """[T,c] of 16-bit files and defects. Adjacent channels of one file are interleaved; the lowest value means none."""
     groups: list[list[Channel]] = []
     for channel in header.channels:
         if groups and groups[-1][0].file == channel.file:
@@ -145,18 +200,18 @@ def _read_format_16(folder: Path, header: Header, record_id: str) -> np.ndarray:
         raise InputError(f"record {record_id}: the channels of one signal file are not listed together in its header")
     parts = []
     for group in groups:
-        path, width = folder / group[0].file, len(group)
+        path, width, offset = os.path.join(folder, group[0].file), len(group), group[0].offset
         try:
             with open(path, "rb") as file:
-                held = max(0, os.fstat(file.fileno()).st_size - group[0].offset) // 2
+                held = max(0, os.fstat(file.fileno()).st_size - offset) // 2
                 count = held if header.samples is None else header.samples * width
-                file.seek(group[0].offset)
-                adc = np.fromfile(file, "<i2", min(count, held))
-        except OSError as error:
-            raise InputError(f"record {record_id}: cannot read its signal file {path} ({error.strerror})") from None
+                adc = np.fromfile(file, "<i2", min(count, held, LARGEST_VALUES), offset=offset if held else 0)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "bad name"
+            raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
         if len(adc) < count or len(adc) < width or len(adc) % width:
-            wanted = header.samples or "whole"
-            raise InputError(f"record {record_id}: {path.name} is truncated: {len(adc) // width} of {wanted} samples")
+            there = f"{len(adc) // width} of {header.samples or 'whole'} samples"
+            raise InputError(f"record {record_id}: {group[0].file} is truncated: {there}")
         parts.append(adc.reshape(-1, width))
     if len({len(part) for part in parts}) > 1:
         raise InputError(f"record {record_id}: its signal files differ in length")
@@ -166,7 +221,19 @@ def _read_format_16(folder: Path, header: Header, record_id: str) -> np.ndarray:
     signal /= np.array([c.gain for c in header.channels], np.float32)
     if adc.min() == -32768:
         signal[adc == -32768] = np.nan
-    return signal
+    sums = checksums(adc)
+    stated = [c.checksum or None for c in header.channels]  # 0 is what writers put who do not compute it
+    wrong = [c.name for c, want, got in zip(header.channels, stated, sums, strict=True) if want not in (None, got)]
+    return signal, [f"checksum:{canonical(name) or re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in wrong]
+
+
+def checksums(adc: np.ndarray) -> list[int]:
+    """16-bit sums of the columns of [T,c]; long rows are summed first, which is several times as fast."""
+    adc = np.ascontiguousarray(adc).view(np.uint16)
+    whole = len(adc) // 64 * 64
+    sums = np.add.reduce(adc[:whole].reshape(-1, 64 * adc.shape[1]), axis=0, dtype=np.uint16).reshape(64, -1)
+    rest = np.add.reduce(adc[whole:], axis=0, dtype=np.uint16)
+    return np.add(np.add.reduce(sums, axis=0, dtype=np.uint16), rest).tolist()
 
 
 def import_wfdb() -> ModuleType:
@@ -189,10 +256,36 @@ def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[
         raise InputError(f"record {record_id}: cannot be read as WFDB ({reason})") from None
 
 
-def _check_gains(channels: list[Channel], record_id: str) -> None:
+def _check_channels(channels: list[Channel], record_id: str) -> None:
     for channel in channels:
         if channel.gain == 0:
             raise InputError(f"record {record_id}: lead {channel.name or '?'} has gain 0 in the header: mV are unknown")
+        if not 1e-9 < abs(channel.gain) < 1e12 or abs(channel.baseline) > 2**23:
+            text = f"gain {channel.gain:g} and zero {channel.baseline}"
+            raise InputError(f"record {record_id}: lead {channel.name or '?'} has {text} in the header: mV are unknown")
+        if "/" in channel.file or "\\" in channel.file or channel.file in ("-", ".", ".."):
+            raise InputError(
+                f"record {record_id}: cannot read its signal file {channel.file[:60]!r} (not in the record's folder)"
+            )
+
+
+def _check_sizes(folder: str, header: Header, record_id: str) -> None:
+    """The wfdb package takes the space that a header claims before it looks at the files."""
+    needed: dict[str, float] = {}
+    for channel in header.channels:
+        values = (header.samples or 0) * channel.frame
+        needed[channel.file] = needed.get(channel.file, channel.offset) + values * _BYTES.get(channel.format, 0)
+        if values * len(header.channels) > LARGEST_VALUES:
+            raise InputError(f"record {record_id}: its header claims {values:.6g} samples of a signal")
+    for name, size in needed.items():
+        path = os.path.join(folder, name)
+        try:
+            held = os.path.getsize(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "bad name"
+            raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
+        if held < size - 4:
+            raise InputError(f"record {record_id}: {name} is truncated: {held} of {size:.0f} bytes")
 
 
 def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> None:

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lvcg_jax.layers import Conv1D, Norm, gelu, keyed_dropout, upsample2
+from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu, upsample2
 
 SEED_LENGTH = 4  # samples the token is spread over before the x2 blocks
 FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
@@ -15,24 +15,13 @@ FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
 class UpBlock(nn.Module):
     """x2 linear up-sampling, then a residual pair of convolutions with a 1x1 shortcut."""
 
-    features: int
-    layer: int
-    width: int
-    norm: str
-    dropout: float
-    gelu_exact: bool
-    dtype: jnp.dtype
+    pair: ConvPair
 
     @nn.compact
-    def __call__(self, x, valid, seeds, train):
+    def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
         x = upsample2(x)
-        y = Conv1D(self.features, self.width, 1, self.dtype, name="conv1")(x)
-        y = gelu(Norm(self.norm, dtype=self.dtype, name="norm1")(y, valid, train), self.gelu_exact)
-        if train:
-            y = keyed_dropout(y, seeds, self.layer, self.dropout)
-        y = Conv1D(self.features, self.width, 1, self.dtype, name="conv2")(y)
-        y = Norm(self.norm, dtype=self.dtype, name="norm2")(y, valid, train)
-        return gelu(Conv1D(self.features, 1, 1, self.dtype, name="shortcut")(x) + y, self.gelu_exact)
+        shortcut = Conv1D(self.pair.features, 1, 1, self.pair.dtype, name="shortcut")(x)
+        return gelu(shortcut + self.pair(x, valid, seeds, train), self.pair.gelu_exact)
 
 
 class BeatDecoder(nn.Module):
@@ -54,16 +43,18 @@ class BeatDecoder(nn.Module):
         x = x.reshape(-1, SEED_LENGTH, self.seed_features)
         x = Norm(self.norm, dtype=self.dtype, name="seed_norm")(x, valid, train)
         for k, features in enumerate(self.features):
-            x = UpBlock(
+            pair = ConvPair(
                 features=features,
+                stride=1,
                 layer=FIRST_LAYER + k,
                 width=self.width,
                 norm=self.norm,
                 dropout=self.dropout,
                 gelu_exact=self.gelu_exact,
                 dtype=self.dtype,
-                name=f"up{k}",
-            )(x, valid, seeds, train)
+                parent=None,
+            )
+            x = UpBlock(pair, name=f"up{k}")(x, valid, seeds, train)
         x = Conv1D(self.features[-1], self.width, 1, self.dtype, name="out_conv")(x)
         x = gelu(Norm(self.norm, dtype=self.dtype, name="out_norm")(x, valid, train), self.gelu_exact)
         return Conv1D(self.axes, 1, 1, self.dtype, name="out")(x).astype(jnp.float32)

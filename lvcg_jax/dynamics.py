@@ -17,10 +17,10 @@ class _Step(nn.Module):
     state_dim: int
 
     @nn.compact
-    def __call__(self, state: jax.Array, moves: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def __call__(self, state: jax.Array, moves: jax.Array) -> tuple[jax.Array, jax.Array]:
         predicted = nn.Dense(self.token_dim, name="readout")(state)
         following, _ = nn.GRUCell(self.state_dim, name="gru")(state, predicted)
-        return jnp.where(moves[:, None], following, state), (predicted, state)
+        return jnp.where(moves[:, None], following, state), predicted
 
 
 class TemporalModule(nn.Module):
@@ -43,5 +43,5 @@ class TemporalModule(nn.Module):
             out_axes=1,
             unroll=self.unroll,
         )
-        last, (predicted, _) = scan(self.token_dim, self.state_dim, name="step")(state, moves)
+        last, predicted = scan(self.token_dim, self.state_dim, name="step")(state, moves)
         return predicted, last

@@ -14,9 +14,9 @@ from pathlib import Path
 import jax
 import numpy as np
 from ml_collections import ConfigDict
-from tqdm import tqdm
 
 from data_prep.errors import InputError, run_command
+from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet, read_metadata, uid_of
 from lvcg_jax.checkpoint import Checkpoints
 from lvcg_jax.config import load_config, make_model, make_preprocess, make_subsets
@@ -143,7 +143,8 @@ def embed_dataset(embedder: Embedder, data: str | Path, batch_size: int = 64, pr
     """The embedding table of all splits of a data set."""
     metadata = read_metadata(data)
     embedding, examples, splits = [], [], []
-    with tqdm(total=sum(s["examples"] for s in metadata["splits"].values()), unit="rec", disable=not progress) as bar:
+    total = sum(split["examples"] for split in metadata["splits"].values())
+    with progress_bar(total=total, unit="rec", disable=not progress) as bar:
         for split in metadata["splits"]:
             shards = ShardSet(data, split)
             embedding.append(join_parts(embedder.embed_shards(shards, batch_size, bar.update)))

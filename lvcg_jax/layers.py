@@ -104,6 +104,28 @@ class Norm(nn.Module):
         return (x * factor + (bias - mean * factor)).astype(self.dtype)
 
 
+class ConvPair(nn.Module):
+    """conv-norm-GELU-dropout-conv-norm: the main branch of every residual block."""
+
+    features: int
+    stride: int
+    layer: int  # number of the block, keys its dropout
+    width: int
+    norm: str
+    dropout: float
+    gelu_exact: bool
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
+        x = Conv1D(self.features, self.width, self.stride, self.dtype, name="conv1")(x)
+        x = gelu(Norm(self.norm, dtype=self.dtype, name="norm1")(x, valid, train), self.gelu_exact)
+        if train:
+            x = keyed_dropout(x, seeds, self.layer, self.dropout)
+        x = Conv1D(self.features, self.width, 1, self.dtype, name="conv2")(x)
+        return Norm(self.norm, dtype=self.dtype, name="norm2")(x, valid, train)
+
+
 def gelu(x: jax.Array, exact: bool) -> jax.Array:
     """GELU with the error function (exact) or its tanh form."""
     return jax.nn.gelu(x, approximate=not exact)

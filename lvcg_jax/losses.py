@@ -44,9 +44,12 @@ def ecg_terms(outputs, batch, visible: jax.Array, reduction: str) -> tuple[jax.A
 
 def vcg_terms(outputs, batch, reduction: str) -> tuple[jax.Array, jax.Array]:
     """Squared error between decoded and lifted beats, and the power of the lifted beats: [g,r] each."""
-    error = ((outputs["vcg_decoded"] - outputs["vcg"]) ** 2).sum((-1, -2))
-    power = (outputs["vcg"] ** 2).sum((-1, -2))
-    elements = outputs["vcg"].shape[-1] * outputs["vcg"].shape[-2]
+    lifted = jax.lax.stop_gradient(
+        outputs["vcg"]
+    )  # a learnable geometry must not lower the term by shrinking its target
+    error = ((outputs["vcg_decoded"] - lifted) ** 2).sum((-1, -2))
+    power = (lifted**2).sum((-1, -2))
+    elements = lifted.shape[-1] * lifted.shape[-2]
     count = (batch["num_beats"] * elements).astype(jnp.float32)
     return tuple(_reduce(_per_record(x, batch, outputs["mask"]), count, reduction) for x in (error, power))
 
@@ -88,7 +91,7 @@ def loss_terms(outputs: Mapping, batch: Mapping, visible: jax.Array, config) -> 
 
 
 def worst_share(term: jax.Array, record_valid: jax.Array, share: float = 0.05) -> jax.Array:
-    """How much of a term the worst 5% of the records carry: 0.05 is even, near 1 means that a few decide the step."""
+    """How much of a term the worst 5% of the records (at least one) carry: near 1 means that a few decide the step."""
     values = jnp.where(record_valid, term, 0.0).reshape(-1)
     k = max(1, round(share * values.size))
     return jax.lax.top_k(values, k)[0].sum() / jnp.maximum(values.sum(), 1e-9)

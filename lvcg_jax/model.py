@@ -25,6 +25,7 @@ from lvcg_jax.views import record_keys, visible_leads
 
 Batch = Mapping[str, jax.Array]
 PARTS = ("structure", "dynamics", "rhythm")
+HIDDEN_SHARE = 0.3  # R-R intervals that the rhythm loss hides from the rhythm encoder
 
 
 def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:
@@ -171,8 +172,10 @@ class LVCG(nn.Module):
         rr, rr_mask = self._rr(batch, max_beats)
         if self.rhythm_head:
             hide_key = jax.random.key(0) if key is None else jax.random.fold_in(key, 1)
-            draws = jax.vmap(lambda k: jax.random.uniform(k, (64,)))(record_keys(hide_key, batch["uid"]).reshape(-1))
-            hidden = rr_mask & (draws[:, :max_beats] < 0.3)
+            draws = jax.vmap(lambda k: jax.random.uniform(k, (max_beats,)))(
+                record_keys(hide_key, batch["uid"]).reshape(-1)
+            )
+            hidden = rr_mask & (draws < HIDDEN_SHARE)
             outputs["rr"], outputs["rr_mask"], outputs["rr_hidden"] = rr, rr_mask, hidden
             outputs["rr_ratio"], outputs["rr_statistics"] = self.head(self.rhythm(rr, rr_mask, hidden), max_beats)
         elif self.is_initializing():

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from data_prep.errors import InputError, run_command
+from data_prep.progress import progress_bar
 from lvcg_jax import metrics
 from lvcg_jax.logistic import EPOCHS, STRENGTHS, fit_paper, fit_ridge
 from lvcg_jax.table import Table, align_features, list_some, load_table
@@ -110,7 +110,8 @@ def probe(
     if not (both["train"] & both["test"]).any() or not (both["train"] & both["validation"]).any():
         raise InputError("no class has positive and negative rows in the train, validation and test splits")
     subsets = [label_subsets(groups[train], labels[train], fractions, seed) for seed in range(seeds)]
-    bar = tqdm(total=len(features_by_model) * len(fractions) * seeds, disable=not progress, unit="fit", leave=False)
+    fits = len(features_by_model) * len(fractions) * seeds
+    bar = progress_bar(total=fits, disable=not progress, unit="fit", leave=False)
     for fraction in sorted(set(fractions)):
         rows = [train[subset[fraction]] for subset in subsets]
         learnt = np.all([labels[r].any(0) & ~labels[r].all(0) for r in rows], axis=0)
@@ -301,7 +302,8 @@ def main(argv: list[str] | None = None) -> None:
         features[control_name] = align_features(table, load_table(control_path), control_name)
     options = {"fractions": fractions, "seeds": args.seeds, "protocol": args.protocol, "resamples": args.resamples}
     results = []
-    for task in tqdm(list(table.tasks) if args.task == "all" else args.task.split(","), unit="task", leave=False):
+    tasks = list(table.tasks) if args.task == "all" else args.task.split(",")
+    for task in progress_bar(tasks, unit="task", leave=False):
         results.append(probe_task(features, table, task, progress=True, **options))
     if not results:
         raise InputError(f"{path}: no record carries labels, so there is nothing to probe")

@@ -6,33 +6,22 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lvcg_jax.layers import Conv1D, Norm, gelu, keyed_dropout
+from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu
 
 
 class ResidualBlock(nn.Module):
-    """conv-norm-GELU-dropout-conv-norm plus a shortcut (1x1 conv and norm if the shape changes), GELU after the sum."""
+    """A pair of convolutions plus a shortcut (1x1 conv and norm where the shape changes), GELU after the sum."""
 
-    features: int
-    stride: int
-    layer: int  # number of this block, keys its dropout
-    width: int
-    norm: str
-    dropout: float
-    gelu_exact: bool
-    dtype: jnp.dtype
+    pair: ConvPair
 
     @nn.compact
-    def __call__(self, x, valid, seeds, train):
-        y = Conv1D(self.features, self.width, self.stride, self.dtype, name="conv1")(x)
-        y = gelu(Norm(self.norm, dtype=self.dtype, name="norm1")(y, valid, train), self.gelu_exact)
-        if train:
-            y = keyed_dropout(y, seeds, self.layer, self.dropout)
-        y = Conv1D(self.features, self.width, 1, self.dtype, name="conv2")(y)
-        y = Norm(self.norm, dtype=self.dtype, name="norm2")(y, valid, train)
-        if self.stride != 1 or x.shape[-1] != self.features:
-            x = Conv1D(self.features, 1, self.stride, self.dtype, name="shortcut_conv")(x)
-            x = Norm(self.norm, dtype=self.dtype, name="shortcut_norm")(x, valid, train)
-        return gelu(x + y, self.gelu_exact)
+    def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
+        pair = self.pair
+        y = pair(x, valid, seeds, train)
+        if pair.stride != 1 or x.shape[-1] != pair.features:
+            x = Conv1D(pair.features, 1, pair.stride, pair.dtype, name="shortcut_conv")(x)
+            x = Norm(pair.norm, dtype=pair.dtype, name="shortcut_norm")(x, valid, train)
+        return gelu(x + y, pair.gelu_exact)
 
 
 class BeatEncoder(nn.Module):
@@ -56,7 +45,7 @@ class BeatEncoder(nn.Module):
         layer = 0
         for stage, (features, blocks) in enumerate(zip(self.stage_features, self.stage_blocks, strict=True)):
             for block in range(blocks):
-                x = ResidualBlock(
+                pair = ConvPair(
                     features=features,
                     stride=2 if block == 0 else 1,
                     layer=layer,
@@ -65,8 +54,9 @@ class BeatEncoder(nn.Module):
                     dropout=self.dropout,
                     gelu_exact=self.gelu_exact,
                     dtype=self.dtype,
-                    name=f"stage{stage}_block{block}",
-                )(x, valid, seeds, train)
+                    parent=None,
+                )
+                x = ResidualBlock(pair, name=f"stage{stage}_block{block}")(x, valid, seeds, train)
                 layer += 1
         pooled = x.astype(jnp.float32).mean(axis=1)
         return nn.Dense(self.token_dim, kernel_init=nn.initializers.xavier_uniform(), name="token")(pooled)

@@ -30,10 +30,9 @@ def rr_statistics(rr: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def rr_difference_statistics(rr: jax.Array, mask: jax.Array) -> jax.Array:
-    """Successive differences relative to the mean interval -> their mean and standard deviation: [b,2]."""
-    mean_rr = jnp.maximum(masked_mean(rr, mask, -1), 1e-3)[..., None]
+    """Successive differences in seconds -> their mean and standard deviation: [b,2]."""
     both = mask[..., 1:] & mask[..., :-1]
-    steps = (rr[..., 1:] - rr[..., :-1]) / mean_rr
+    steps = rr[..., 1:] - rr[..., :-1]
     mean = masked_mean(steps, both, -1)
     return jnp.stack([mean, safe_std(masked_mean((steps - mean[..., None]) ** 2, both, -1))], axis=-1)
 

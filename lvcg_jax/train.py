@@ -18,6 +18,7 @@ from ml_collections import ConfigDict, config_flags
 from tqdm import tqdm
 
 from data_prep.errors import InputError, run_command
+from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet
 from lvcg_jax.checkpoint import Checkpoints, open_run
 from lvcg_jax.config import make_model, make_preprocess, make_subsets
@@ -162,7 +163,7 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     # Loop. The numbers of a step are fetched after the next one is under way, so the device never waits for the host.
     log = MetricsLog(workdir, start) if jax.process_index() == 0 else None
     preemption = Preemption()
-    bar = tqdm(total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0, mininterval=1.0)
+    bar = progress_bar(total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0)
     pending, window = None, (start, time.monotonic())
     outcome = "finished"
 
@@ -171,12 +172,13 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
         step, metrics, losses = item
         metrics, losses = jax.device_get((metrics, losses))
         check_finite(losses, step, train_shards, config)
-        if step % config.train.log_every == 0 or step == start + 1:
+        if step % config.train.log_every == 0 or step == 1:
             elapsed = max(time.monotonic() - window[1], 1e-9)
             metrics["records_per_second"] = (step - window[0]) * config.data.batch_size / elapsed
             window = (step, time.monotonic())
             speed = f"{metrics['records_per_second']:.0f} records/s"
-            bar.set_postfix_str(f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}, {speed}")
+            scores = f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}"
+            bar.set_postfix_str(f"{scores}, {speed}", refresh=False)
             if log:
                 log.write(step, "train", metrics)
 

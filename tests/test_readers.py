@@ -14,7 +14,7 @@ from data_prep import synthetic
 from data_prep.errors import InputError
 from data_prep.leads import LEADS
 from data_prep.readers import open_corpus
-from data_prep.wfdb_files import import_wfdb, read_header, read_wfdb
+from data_prep.wfdb_files import import_wfdb, read_header, read_wfdb, read_wfdb_record
 
 needs_real = pytest.mark.skipif(
     "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptbxl, ptb, csn, cpsc2018, ludb"
@@ -69,6 +69,25 @@ def test_header_survives_line_endings_bytes_and_missing_fields(tmp_path):
     assert read_wfdb(write(tmp_path, header=no_count))[0].shape == (200, 3)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_a_header_in_any_encoding_gives_the_same_signal(tmp_path, encoding):
+    expected = read_wfdb(write(tmp_path))[0]
+    text = (b"r1 3 100 200\n" + THREE).decode() + "# 60 \u00b5V, M\u00fcller\n"
+    signal, _, names = read_wfdb(write(tmp_path, header=text.encode(encoding)))
+    np.testing.assert_array_equal(signal, expected)
+    assert names == ["I", "II", "V1"]
+
+
+def test_a_wrong_checksum_is_a_defect_of_that_lead(tmp_path):
+    adc = np.random.default_rng(0).integers(-2000, 2000, (333, 3))
+    sums = [int(column.astype("<i2").astype(np.int64).sum() % 65536) for column in adc.T]
+    lines = [f"r1.dat 16 1000/mV 16 0 0 {total} 0 {lead}" for total, lead in zip(sums, ("I", "avl", "V1"), strict=True)]
+    header = "\n".join(["r1 3 100 333", *lines])
+    assert read_wfdb_record(write(tmp_path, header=header.encode(), adc=adc)).defects == []
+    adc[100, 1] += 1
+    assert read_wfdb_record(write(tmp_path, header=header.encode(), adc=adc)).defects == ["checksum:aVL"]
+
+
 def test_two_signal_files_and_a_byte_offset(tmp_path):
     stem = write(tmp_path, adc=np.arange(20).reshape(10, 2), leads=("I", "II"))
     (tmp_path / "r1.xyz").write_bytes(b"x" * 24 + np.arange(100, 110, dtype="<i2").tobytes())
@@ -109,9 +128,10 @@ BROKEN = {
     "broken signal line": (b"r1 3 100 200\n" + LINE + b"I\n" + LINE + b"II\nr1.dat sixteen\n", "broken signal line"),
     "zero gain": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"0/mV", 1), "lead I has gain 0"),
     "zero rate": (b"r1 3 0 200\n" + THREE, "3 signals at 0 Hz"),
+    "rate is a word": (b"r1 3 fast 200\n" + THREE, "gives 'fast' for the sampling rate"),
     "negative rate": (b"r1 3 -5 200\n" + THREE, "at -5 Hz"),
     "not a number": (b"r1 3 nan 200\n" + THREE, "at nan Hz"),
-    "absurd length": (b"r1 3 100 99999999999\n" + THREE, "truncated: 200 of 99999999999"),
+    "absurd length": (b"r1 3 100 99999999999\n" + THREE, "claims 1e.11 samples of 3 signals"),
     "truncated": (b"r1 3 100 201\n" + THREE, "truncated: 200 of 201 samples"),
     "no signal file": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"r9.dat"), "cannot read its signal file .*r9.dat"),
     "duplicate lead": (b"r1 3 100 200\n" + THREE.replace(b" V1", b" ii"), "lead II occurs twice"),
@@ -120,8 +140,20 @@ BROKEN = {
         "standard lead: vx, vy, MLII",
     ),
     "absurd values": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"0.5/mV"), "lead V1 reaches 1198 mV"),
+    "tiny gain": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"1e-300/mV", 1), "lead I has gain 1e-300 and zero 0"),
+    "huge zero": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"1000(2000000000)/mV"), "zero 2000000000"),
+    "huge offset": (b"r1 3 100 200\n" + THREE.replace(b" 16 1000", b" 16+999999999999 1000"), "truncated: 0 of 200"),
+    "endless number": (b"r1 3 100 " + b"9" * 5000 + b"\n" + THREE, "not a WFDB record line"),
+    "too many segments": (b"r1/99999 3 100 200\nr1 100\n", "claims 99999 segments but lists 1"),
+    "its own segment": (b"r1/2 3 100 200\nr1 100\nr1 100\n", "cannot be read as WFDB"),
+    "another folder": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"/etc/r1.dat"), "not in the record's folder"),
+    "short 12-bit file": (
+        b"r1 3 100 900\n" + THREE.replace(b" 16 1000", b" 212 1000"),
+        "truncated: 1200 of 4050 bytes",
+    ),
     "unknown format": (b"r1 3 100 200\n" + THREE.replace(b" 16 1000", b" 777 1000"), "cannot be read as WFDB"),
     "folder for a file": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"."), "cannot read its signal file"),
+    "no signal file, 12 bits": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat 16", b"r9.dat 212"), "cannot read .*r9.dat"),
 }
 
 
@@ -169,9 +201,12 @@ def folder_of(tmp_path, *names):
 
 
 def test_a_plain_folder_lists_every_record(tmp_path):
-    corpus = open_corpus("wfdb", folder_of(tmp_path, "b/x", "a", "b/c/y"))
+    folder_of(tmp_path, "b/x", "a", "b/c/y")
+    write(tmp_path / "b", name="x", adc=np.arange(600).reshape(200, 3) + 1)
+    corpus = open_corpus("wfdb", tmp_path)
     assert [ref.record_id for ref in corpus.refs] == ["a", "b/c/y", "b/x"]
-    assert [ref.patient_id for ref in corpus.refs] == ["a", "b/c/y", "b/x"]
+    assert [ref.patient_id for ref in corpus.refs] == ["a", "a", "b/x"]  # the same signal: never in two splits
+    assert corpus.duplicates == {"b/c/y": "a"}
     assert corpus.tasks == {} and all(ref.labels == {} and ref.split is None for ref in corpus.refs)
     record = pickle.loads(pickle.dumps(corpus)).load(corpus.refs[1])  # worker processes get a copy
     assert record.signal.shape == (200, 3) and record.record_id == "b/c/y" and record.source == "wfdb"
@@ -297,6 +332,31 @@ def test_ptbxl_uses_the_published_folds_once_fold_10_is_there(tmp_path):
     corpus = small_ptbxl(tmp_path, [(*row[:4], True) for row in ROWS])
     assert corpus.split_rule == "folds 1-8 train, 9 validation, 10 test" and corpus.missing == 0
     assert [ref.split for ref in corpus.refs] == ["train", "train", "test", "validation"]
+
+
+def test_ptbxl_statements_go_by_column_name(tmp_path):
+    expected = small_ptbxl(tmp_path, ROWS)
+    table = [line.replace('"T, odd"', "T").split(",") for line in STATEMENTS.splitlines()]
+    (tmp_path / "scp_statements.csv").write_text(
+        "\n".join(",".join(row[i] for i in (5, 3, 6, 0, 4, 2, 1)) for row in table)
+    )
+    corpus = open_corpus("ptbxl", tmp_path)
+    assert corpus.tasks == expected.tasks and [r.labels for r in corpus.refs] == [r.labels for r in expected.refs]
+
+
+def test_ptbxl_at_500_hz_by_option_or_where_only_that_is_there(tmp_path):
+    small_ptbxl(tmp_path, ROWS)
+    with pytest.raises(InputError, match=r"in .*records500: is the set unpacked there"):
+        open_corpus("ptbxl", tmp_path, {"rate": "500"})
+    (tmp_path / "records500/00000").mkdir(parents=True)
+    write(tmp_path / "records500/00000", name="00003_hr", adc=np.ones((1000, 3)))
+    corpus = open_corpus("ptbxl", tmp_path, {"rate": "500"})
+    assert [ref.record_id for ref in corpus.refs] == ["3"] and corpus.load(corpus.refs[0]).signal.shape == (1000, 3)
+    assert len(open_corpus("ptbxl", tmp_path).refs) == 3  # 100 Hz first
+    shutil.rmtree(tmp_path / "records100")
+    assert [ref.record_id for ref in open_corpus("ptbxl", tmp_path).refs] == ["3"]
+    with pytest.raises(InputError, match="rate 100 and 500, not '250'"):
+        open_corpus("ptbxl", tmp_path, {"rate": "250"})
 
 
 def test_ptbxl_mistakes_are_named(tmp_path):

@@ -1,0 +1,216 @@
+"""How fast a build is, from WFDB file to shard, beside the straightforward loop that it replaces.
+
+    python -m data_prep.benchmark --raw=ptbxl:/data/ptbxl --raw=csn:/data/csn
+
+Without --raw, synthetic records at 100 Hz and 500 Hz are written and built. Each figure is the best of some repeats, in
+records per second of CPU time in one process (other work on the machine counts little), with files in the cache.
+The straightforward loop reads with wfdb.rdrecord and calls scipy record by record: the same filter, resampling, peaks
+and beats, the same shard format, but no checks, no ledger and no duplicates. The two take turns in each repeat.
+`two workers` is records per WALL second of two processes against one, each with the same work, in turns, the best of
+each: CPU time cannot show it, as that stops while a process waits for a core. So it needs two idle cores; the share
+of a core that each of the two workers got is printed beside it, and well under 1 means that the ratio says nothing.
+"""
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from scipy import signal as sps
+
+from data_prep import shards
+from data_prep.assemble import PARTS, Job, Shard
+from data_prep.errors import InputError, run_command
+from data_prep.leads import LEADS, canonical
+from data_prep.preprocess import Preprocess
+from data_prep.readers import Corpus, RecordRef, open_corpus
+from data_prep.shard_build import build_shard
+from data_prep.synthetic import write_corpus
+from data_prep.wfdb_files import import_wfdb
+
+TARGETS = {100: 300, 500: 120}  # records/s on one core at this sampling rate
+WORKER_REPEATS = 3
+NAIVE_RATIO, WORKERS_RATIO, MEMORY_GIB = 2.0, 1.7, 1.0
+
+
+def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -> int:
+    """What one writes in an afternoon: rdrecord, scipy, a loop over beats and leads. Returns the records written."""
+    wfdb, p = import_wfdb(), preprocess
+    spec = shards.features(p.beat_samples, False)
+    grid, written = np.linspace(0, 1, p.beat_samples), []
+    for ref in refs:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            record = wfdb.rdrecord(ref.path)
+        order = [[canonical(name) for name in record.sig_name].index(lead) for lead in LEADS]
+        x = np.nan_to_num(record.p_signal[:, order].T)
+        if record.fs != p.rate:
+            x = sps.resample_poly(x, round(p.rate), round(record.fs), axis=1)
+        sos = sps.butter(p.filter_order, [p.band_low, p.band_high], "bandpass", fs=p.rate, output="sos")
+        x = sps.sosfiltfilt(sos, x, axis=1)[:, : round(p.seconds * p.rate)]
+        offset, scale = x.mean(axis=1), np.maximum(x.std(axis=1), 1e-6)
+        z = (x - offset[:, None]) / scale[:, None]
+        distance = round(p.peak_distance * p.rate)
+        peaks, _ = sps.find_peaks(z[1], height=p.peak_height, distance=distance)
+        if len(peaks) < 3:
+            peaks, _ = sps.find_peaks(z[1], height=p.peak_retry_height, distance=distance)
+        bounds = np.unique([0, *peaks[: p.max_beats - 1], z.shape[1]])
+        beats = np.zeros((len(bounds) - 1, len(LEADS), p.beat_samples), np.float16)
+        for n, (first, end) in enumerate(itertools.pairwise(bounds)):
+            for lead in range(len(LEADS)):
+                beats[n, lead] = np.interp(grid * (end - first - 1), np.arange(end - first), z[lead, first:end])
+        example = {
+            "beats": beats,
+            "start": bounds[:-1].astype(np.int32),
+            "length": np.diff(bounds).astype(np.int32),
+            "complete": np.r_[False, np.ones(len(bounds) - 2, bool)],
+            "offset": offset.astype(np.float32),
+            "scale": scale.astype(np.float32),
+            "lead_mask": 4095,
+            "uid": shards.uid_of(ref.record_id, 0),
+            "window": 0,
+            "num_samples": z.shape[1],
+            "record_id": ref.record_id,
+            "patient_id": ref.patient_id,
+            "labels": json.dumps(ref.labels),
+            "defects": "",
+        }
+        written.append(spec.serialize_example(example))
+    shards.write_shard(path, written)
+    return len(written)
+
+
+def build_once(corpus: Corpus, folder: Path, number: int, shard: Shard) -> float:
+    """CPU seconds to build one shard in this process."""
+    job = Job(folder / str(number), Preprocess(), "first", False)
+    (job.out / PARTS).mkdir(parents=True, exist_ok=True)
+    before = time.process_time()
+    build_shard(corpus, job, shard, lambda: None)
+    return time.process_time() - before
+
+
+def measure(corpus: Corpus, refs: list[RecordRef], folder: Path, repeats: int) -> dict[str, float]:
+    """Records per CPU second of the build and of the straightforward loop, interleaved; the best of each."""
+    shard = Shard("shard", "train", refs)
+    ours, naive = [], []
+    for repeat in range(repeats + 1):  # the first fills caches and is not counted
+        ours.append(build_once(corpus, folder, 0, shard))
+        before = time.process_time()
+        straightforward(refs, Preprocess(), folder / "naive")
+        naive.append(time.process_time() - before)
+        if repeat == 0:
+            ours, naive = [], []
+    return {"ours": len(refs) / min(ours), "naive": len(refs) / min(naive)}
+
+
+def _worker(corpus: Corpus, refs: list[RecordRef], folder: Path, number: int, barrier, queue) -> None:
+    shard = Shard("shard", "train", refs)
+    build_once(corpus, folder, number, shard)  # imports, filters, file cache
+    barrier.wait()
+    before = time.perf_counter()
+    cpu = build_once(corpus, folder, number, shard)
+    queue.put((time.perf_counter() - before, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+
+
+def measure_workers(corpus: Corpus, refs: list[RecordRef], folder: Path, workers: int) -> tuple[float, float, float]:
+    """Records per wall second of processes that start together, the share of a core each got, its memory in GiB."""
+    context = multiprocessing.get_context("spawn")
+    barrier, queue = context.Barrier(workers), context.Queue()
+    processes = [
+        context.Process(target=_worker, args=(corpus, refs, folder, n, barrier, queue)) for n in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    walls, cpus, memory = zip(*(queue.get(timeout=600) for _ in processes), strict=True)
+    for process in processes:
+        process.join()
+    return workers * len(refs) / max(walls), sum(cpus) / sum(walls), max(memory)
+
+
+def benchmark(name: str, corpus: Corpus, records: int, repeats: int, folder: Path) -> list[tuple[str, str, bool]]:
+    """Measures one corpus; rows of (what, value, whether the target is met)."""
+    plain = []
+    for ref in corpus.refs:  # records that both can build
+        record = corpus.load(ref)
+        if np.isfinite(record.signal).all() and {canonical(n) for n in record.leads} >= set(LEADS):
+            plain.append(ref)
+        if len(plain) == records:
+            break
+    if not plain:
+        raise InputError(f"{name}: no record with twelve whole leads to measure with")
+    rate = record.rate
+    slim = Corpus(corpus.name, corpus.raw_dir, corpus.tasks, [], corpus.split_rule, read=corpus.read)
+    speed = measure(slim, plain, folder, repeats)
+    runs = [[measure_workers(slim, plain, folder, workers) for workers in (1, 2)] for _ in range(WORKER_REPEATS)]
+    (one, _, memory), (two, share, _) = (max(column) for column in zip(*runs, strict=True))
+    target = next((value for hz, value in TARGETS.items() if rate <= hz), 0)
+    ratio = speed["ours"] / speed["naive"]
+    return [
+        (
+            f"{name}, {len(plain)} records at {rate:g} Hz",
+            f"{speed['ours']:.0f} records/s (target {target})",
+            speed["ours"] >= target,
+        ),
+        (
+            "  straightforward loop",
+            f"{speed['naive']:.0f} records/s: {ratio:.1f}x (target {NAIVE_RATIO:g}x)",
+            ratio >= NAIVE_RATIO,
+        ),
+        (
+            "  two workers",
+            f"{two / one:.2f}x of one in wall time (target {WORKERS_RATIO:g}x), each had {share:.2f} of a core",
+            two / one >= WORKERS_RATIO,
+        ),
+        ("  peak memory", f"{memory:.2f} GiB a process (target {MEMORY_GIB:g})", memory < MEMORY_GIB),
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m data_prep.benchmark", description="Speed of the build, beside a straightforward loop."
+    )
+    parser.add_argument(
+        "--raw",
+        action="append",
+        default=[],
+        metavar="CORPUS:DIR",
+        help="raw data, for example ptbxl:/data/ptbxl; repeatable; synthetic records if none is given",
+    )
+    parser.add_argument("--records", type=int, default=400, help="records of each corpus (default 400)")
+    parser.add_argument("--repeats", type=int, default=5, help="repeats, of which the best counts (default 5)")
+    args = parser.parse_args(argv)
+    if args.records < 1 or args.repeats < 1:
+        raise InputError("--records and --repeats must be 1 or more")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        corpora = []
+        for pair in args.raw:
+            name, colon, raw = pair.partition(":")
+            if not colon:
+                raise InputError(f"--raw={pair}: write CORPUS:DIR, for example --raw=ptbxl:/data/ptbxl")
+            corpora.append((name, open_corpus(name, raw)))
+        for rate in () if corpora else (100, 500):
+            raw = Path(folder) / f"synthetic{rate}"
+            write_corpus(raw, patients=-(-args.records // 4), records_per_patient=4, rate=rate)
+            corpora.append((f"synthetic {rate} Hz", open_corpus("synthetic", raw)))
+        for name, corpus in corpora:
+            rows += benchmark(name, corpus, args.records, args.repeats, Path(folder))
+    for what, value, good in rows:
+        print(f"{what:<36} {value}{'' if good else '   MISSED'}")
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores, load {load:.1f}; records/s are of CPU time on one core, warm cache")
+    return 0
+
+
+if __name__ == "__main__":
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    run_command(main, sys.argv[1:])

@@ -1,0 +1,150 @@
+"""What the PhysioNet Challenge files of CPSC 2018 and CSN share: a WFDB header with '#Dx: codes' beside a .mat.
+
+The .mat is a MATLAB 4 file with one int16 matrix 'val' [12,T]; it says its own size, so that a header with merged lines
+can be repaired from it.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.corpora.duplicates import keep_together
+from data_prep.corpora.tables import some
+from data_prep.errors import InputError
+from data_prep.leads import LEADS, canonical
+from data_prep.readers import Corpus, RecordRef, Waveform
+from data_prep.wfdb_files import LARGEST_VALUES, checksums, decode, read_wfdb_record, to_millivolts
+
+RATE = 500.0  # of every record of both sets
+_SIGNAL_LINE = re.compile(  # gain, checksum and name
+    r"\.mat[ \t]+16(?:\+24)?[ \t]+(\S+)(?:[ \t]+-?\d+){3}[ \t]+(-?\d{1,9})[ \t]+-?\d+[ \t]*(\S*)"
+)
+MAT4_INT16 = 30  # MATLAB 4 type: little-endian, 16-bit integers, full matrix
+
+
+def read_codes(text: str) -> list[str] | None:
+    """SNOMED codes of a header's '#Dx' line, in order and without repeats; None without such a line."""
+    line = re.search(r"^#[ \t]*Dx[ \t]*:?([^\r\n]*)", text, re.MULTILINE | re.IGNORECASE)
+    if line is None:
+        return None
+    return list(dict.fromkeys(code for code in re.split(r"[,;\s]+", line[1]) if code))
+
+
+def list_headers(raw: Path) -> dict[str, Path]:
+    """record_id (the file's name) -> path without extension, for every header below a folder."""
+    stems: dict[str, Path] = {}
+    for path in sorted(raw.rglob("*.hea"), key=lambda path: (path.stem, path)):
+        other = stems.setdefault(path.stem, path.with_suffix(""))
+        if other != path.with_suffix(""):
+            raise InputError(f"record {path.stem} is there twice: {other}.hea and {path}; keep one of them")
+    return stems
+
+
+def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
+    """The corpus of all headers below `raw`: task 'diagnosis' by exact match of a SNOMED code with `classes`.
+
+    A code that is no class is counted in unknown_codes; a record without '#Dx' line is not labelled.
+    """
+    refs, unknown, unlabelled = [], Counter(), []
+    for record_id, stem in list_headers(raw).items():
+        try:
+            codes = read_codes(decode(Path(f"{stem}.hea").read_bytes()))
+        except OSError as error:
+            raise InputError(f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})") from None
+        labels = {}
+        if codes is None:
+            unlabelled.append(record_id)
+        else:
+            labels = {"diagnosis": sorted({classes[code] for code in codes if code in classes})}
+            unknown.update(code for code in codes if code not in classes)
+        refs.append(RecordRef(record_id, record_id, None, labels, str(stem)))
+    refs, duplicates = keep_together(refs, (".mat", ".dat"))
+    tasks = {"diagnosis": tuple(dict.fromkeys(classes.values()))}
+    notes = [f"{len(unlabelled)} headers have no #Dx line: {some(unlabelled)}"] if unlabelled else []
+    return Corpus(
+        name,
+        str(raw),
+        tasks,
+        refs,
+        "80/10/10 by sha256 of the record id, records with the same signal together",
+        read=read_challenge,
+        duplicates=duplicates,
+        unknown_codes=dict(sorted(unknown.items())),
+        notes=notes,
+    )
+
+
+def read_challenge(ref: RecordRef) -> Waveform:
+    """One record; where its header is broken, the .mat speaks for itself (defect 'header_repaired')."""
+    try:
+        record = read_wfdb_record(ref.path, ref.record_id)
+    except InputError as error:
+        try:
+            text = decode(Path(f"{ref.path}.hea").read_bytes())
+        except OSError:
+            raise error from None
+        if not _merged(text):
+            raise
+        rate = re.match(r"\S+[ \t]+12[ \t]+(\d{2,5})[ \t]", text)
+        signal = _repair(ref, text)
+        info = _info(text.splitlines())
+        return Waveform(signal, float(rate[1]) if rate else RATE, list(LEADS), ["header_repaired"], info)
+    return Waveform(record.signal, record.rate, record.names, record.defects, _info(record.comments))
+
+
+def _info(comments: list[str]) -> dict[str, str]:
+    fields = (line.lstrip("# ").partition(":") for line in comments)
+    return {
+        key.strip().lower(): value.strip() for key, _, value in fields if key.strip().lower() in ("age", "sex", "dx")
+    }
+
+
+def _merged(text: str) -> bool:
+    """Whether two of the header's lines run into each other, so that one signal line is missing."""
+    first, *rest = [line for line in re.split(r"[\r\n]+", text) if line.strip() and line[0] != "#"] or [""]
+    words = first.split()
+    claims = int(words[1]) if len(words) > 1 and re.fullmatch(r"\d{1,3}", words[1]) else len(LEADS)
+    return claims == len(LEADS) and len(rest) < claims and ".mat" in text
+
+
+def _repair(ref: RecordRef, text: str) -> np.ndarray:
+    """Signal [T,12] in mV of a record with a broken header, if what can still be read of that agrees."""
+    lines = [line for line in _SIGNAL_LINE.findall(text) if canonical(line[2])]
+    places = [LEADS.index(canonical(name)) for _, _, name in lines]
+    gains = {gain for gain, _, _ in lines}
+    if gains - {"1000/mV", "1000(0)/mV", "1000.0(0)/mV"} or len(lines) < 10 or places != sorted(set(places)):
+        raise InputError(f"record {ref.record_id}: its header is broken, and what is left does not name its leads")
+    val = read_mat4(f"{ref.path}.mat", ref.record_id)
+    if val.shape[0] != len(LEADS):
+        raise InputError(f"record {ref.record_id}: its header is broken, and its .mat has {val.shape[0]} leads")
+    sums = checksums(val.T)
+    wrong = next((i for i, line in zip(places, lines, strict=True) if (int(line[1]) - sums[i]) % 65536), None)
+    if wrong is not None:
+        raise InputError(f"record {ref.record_id}: its header is broken, and the checksum of {LEADS[wrong]} is wrong")
+    signal = val.T.astype(np.float32) / np.float32(1000)
+    signal[val.T == -32768] = np.nan
+    return to_millivolts(signal, list(LEADS), ["mV"] * len(LEADS), ref.record_id)[0]
+
+
+def read_mat4(path: str, record_id: str) -> np.ndarray:
+    """int16 [rows,T] of a MATLAB 4 file with one matrix."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = np.frombuffer(file.read(20), "<i4")
+            if len(head) < 5 or head[0] != MAT4_INT16 or not 0 < head[4] <= 64 or head[3] != 0:
+                raise InputError(f"record {record_id}: {Path(path).name} is no MATLAB 4 file of 16-bit integers")
+            rows, count, start = int(head[1]), int(head[2]), 20 + int(head[4])
+            if rows < 1 or count < 1 or rows * count > LARGEST_VALUES:
+                raise InputError(f"record {record_id}: {Path(path).name} claims a matrix of {rows} x {count}")
+            if size < start + 2 * rows * count:
+                held = max(0, size - start) // (2 * rows)
+                raise InputError(f"record {record_id}: {Path(path).name} is truncated: {held} of {count} samples")
+            file.seek(start)
+            return np.frombuffer(file.read(2 * rows * count), "<i2").reshape(count, rows).T
+    except OSError as error:
+        raise InputError(f"record {record_id}: cannot read its signal file {path} ({error.strerror})") from None

@@ -1,0 +1,117 @@
+"""CPSC 2018: the Challenge-2020 files (.hea with #Dx, .mat), or the original .mat structs with REFERENCE.csv.
+
+Nine classes, 6 to 144 s at 500 Hz. The set knows no patients: each record is one, together with those whose file is the
+same byte for byte (255 in the full set).
+"""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.corpora.challenge import RATE, list_coded
+from data_prep.corpora.duplicates import keep_together
+from data_prep.corpora.tables import read_csv
+from data_prep.errors import InputError
+from data_prep.leads import LEADS
+from data_prep.readers import Corpus, RecordRef, Waveform
+from data_prep.wfdb_files import LARGEST_VALUES, to_millivolts
+
+CLASSES = {  # SNOMED code -> name, in the order of the original numbers 1 to 9
+    "426783006": "NORM",
+    "164889003": "AF",
+    "270492004": "1AVB",
+    "164909002": "LBBB",
+    "59118001": "RBBB",
+    "284470004": "PAC",
+    "164884008": "PVC",
+    "429622005": "STD",
+    "164931005": "STE",
+}
+LABEL_COLUMNS = ("First_label", "Second_label", "Third_label")
+
+
+def open(raw: Path) -> Corpus:
+    """Task 'diagnosis'. Headers are looked for first, then REFERENCE.csv."""
+    corpus = list_coded("cpsc2018", raw, CLASSES)
+    if corpus.refs:
+        return corpus
+    tables = sorted(raw.rglob("REFERENCE.csv"))
+    if not tables:
+        raise InputError(f"neither WFDB headers (*.hea) nor REFERENCE.csv below {raw}: is CPSC 2018 unpacked there?")
+    return _open_original(raw, tables)
+
+
+def _open_original(raw: Path, tables: list[Path]) -> Corpus:
+    files: dict[str, Path] = {}
+    for path in sorted(raw.rglob("*.mat")):
+        if files.setdefault(path.stem, path) != path:
+            raise InputError(f"record {path.stem} is there twice: {files[path.stem]} and {path}; keep one of them")
+    labels: dict[str, list[str]] = {}
+    for table in tables:
+        for row in read_csv(table, ("Recording", *LABEL_COLUMNS)):
+            names = _names(row, table)
+            if labels.setdefault(row["Recording"], names) != names:
+                raise InputError(f"{table}: record {row['Recording']} has other labels than before")
+    there = sorted(files.keys() & labels.keys())
+    if not there:
+        raise InputError(f"no .mat file below {raw} is listed in {tables[0]}: are TrainingSet1 to 3 unpacked there?")
+    extra = sorted(files.keys() - labels.keys())
+    refs = [
+        RecordRef(name, name, None, {"diagnosis": labels[name]}, str(files[name].with_suffix(""))) for name in there
+    ]
+    refs += [RecordRef(name, name, None, {}, str(files[name].with_suffix(""))) for name in extra]
+    refs, duplicates = keep_together(sorted(refs, key=lambda ref: ref.record_id), (".mat",))
+    return Corpus(
+        "cpsc2018",
+        str(raw),
+        {"diagnosis": tuple(CLASSES.values())},
+        refs,
+        "80/10/10 by sha256 of the record id, records with the same signal together",
+        missing=len(labels.keys() - files.keys()),
+        read=read_struct,
+        duplicates=duplicates,
+        notes=[f"{len(extra)} records are not in REFERENCE.csv and not labelled"] if extra else [],
+    )
+
+
+def _names(row: dict[str, str], table: Path) -> list[str]:
+    names = []
+    for column in LABEL_COLUMNS:
+        try:
+            number = int(float(row[column])) if row[column].lower() not in ("", "nan") else None
+            if number is not None:
+                names.append(list(CLASSES.values())[range(1, 10).index(number)])
+        except (ValueError, OverflowError):
+            raise InputError(f"{table}: record {row['Recording']} has label {row[column][:20]!r}, not 1 to 9") from None
+    return sorted(set(names))
+
+
+def read_struct(ref: RecordRef) -> Waveform:
+    """A MATLAB 5 file with struct ECG: sex, age and data [12,T] in mV, in the standard order of leads."""
+    import scipy.io
+
+    path, record_id = f"{ref.path}.mat", ref.record_id
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ecg = scipy.io.loadmat(path, variable_names=["ECG"])["ECG"][0, 0]
+        data, names = np.asarray(ecg["data"]), ecg.dtype.names
+        info = {key: str(np.ravel(ecg[key])[0]) for key in ("sex", "age") if key in names and np.size(ecg[key])}
+    except OSError as error:
+        reason = error.strerror or "damaged"
+        raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
+    except Exception as error:  # a broken file can make scipy raise anything
+        reason = " ".join(str(error).split())[:80] or type(error).__name__
+        raise InputError(f"record {record_id}: {Path(path).name} has no readable struct ECG.data ({reason})") from None
+    if data.ndim != 2 or data.shape[0] != len(LEADS) or not np.issubdtype(data.dtype, np.number):
+        raise InputError(f"record {record_id}: ECG.data is {data.dtype} {data.shape}; 12 leads x samples are needed")
+    if np.iscomplexobj(data) or data.size > LARGEST_VALUES:
+        raise InputError(f"record {record_id}: ECG.data is {data.dtype} {data.shape}: no ECG")
+    signal, leads = to_millivolts(_finite32(data.T), list(LEADS), ["mV"] * len(LEADS), record_id)
+    return Waveform(signal, RATE, leads, [], info)
+
+
+def _finite32(data: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.ascontiguousarray(data, np.float32)

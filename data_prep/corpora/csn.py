@@ -1,0 +1,34 @@
+"""Chapman-Shaoxing-Ningbo: classes by exact match of the SNOMED code, names from the set's own table."""
+
+from pathlib import Path
+
+from data_prep.corpora.challenge import list_coded
+from data_prep.corpora.tables import read_csv
+from data_prep.errors import InputError
+from data_prep.readers import Corpus
+
+TABLE = "ConditionNames_SNOMED-CT.csv"
+
+
+def open(raw: Path) -> Corpus:
+    """Task 'diagnosis', one class a code. Codes outside the table are in unknown_codes; the records stay.
+
+    The set knows no patients: each record is one, together with those whose signal is the same.
+    """
+    corpus = list_coded("csn", raw, read_names(raw / TABLE))
+    if not corpus.refs:
+        raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
+    return corpus
+
+
+def read_names(path: Path) -> dict[str, str]:
+    """SNOMED code -> acronym. Some codes have several; the headers cannot tell those apart, so the first counts."""
+    names: dict[str, str] = {}
+    for number, row in enumerate(read_csv(path, ("Acronym Name", "Snomed_CT")), start=2):
+        code, name = row["Snomed_CT"], row["Acronym Name"]
+        if not code.isdigit() or not name:
+            raise InputError(f"{path} line {number}: {name!r} has the code {code[:30]!r}, which is no SNOMED code")
+        names.setdefault(code, name)
+    if len(set(names.values())) != len(names):
+        raise InputError(f"{path}: one acronym stands for two codes")
+    return names

@@ -1,0 +1,69 @@
+"""PTB Diagnostic: 15 signals a record (12 leads in .dat, Frank vx vy vz in .xyz), one folder a patient."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from data_prep.corpora.challenge import list_headers
+from data_prep.corpora.tables import some
+from data_prep.errors import InputError
+from data_prep.readers import Corpus, RecordRef, Waveform
+from data_prep.wfdb_files import decode, read_wfdb_record
+
+CLASSES = (
+    "Bundle branch block",
+    "Cardiomyopathy",
+    "Dysrhythmia",
+    "Healthy control",
+    "Heart failure",  # of any NYHA class
+    "Hypertrophy",
+    "Myocardial infarction",
+    "Myocarditis",
+    "Palpitation",
+    "Stable angina",
+    "Unstable angina",
+    "Valvular heart disease",
+)
+
+
+def open(raw: Path) -> Corpus:
+    """Task 'diagnosis' from the header's 'Reason for admission'; 'n/a' is not labelled. patient_id is the folder."""
+    stems = list_headers(raw)
+    if not stems:
+        raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
+    by_lower = {name.lower(): name for name in CLASSES}
+    refs, unknown = [], Counter()
+    for record_id, stem in stems.items():
+        if not re.fullmatch(r"patient\d+", stem.parent.name):
+            raise InputError(f"record {record_id}: its folder {stem.parent} is not named after a patient (patient001)")
+        try:
+            text = decode(Path(f"{stem}.hea").read_bytes())
+        except OSError as error:
+            raise InputError(f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})") from None
+        reason = _field(text, "Reason for admission")
+        labels = {}
+        if reason and reason.lower() != "n/a":
+            name = by_lower.get(re.sub(r"\s*\(.*\)$", "", reason).lower())
+            labels = {"diagnosis": [name] if name else []}
+            if name is None:
+                unknown[reason] += 1
+        refs.append(RecordRef(record_id, stem.parent.name, None, labels, str(stem)))
+    notes = [f"reasons for admission that are no class: {some(unknown)}"] if unknown else []
+    rule = "80/10/10 by sha256 of the patient id"
+    return Corpus(
+        "ptb", str(raw), {"diagnosis": CLASSES}, refs, rule, read=read, unknown_codes=dict(unknown), notes=notes
+    )
+
+
+def read(ref: RecordRef) -> Waveform:
+    """All 15 signals; the Frank leads stay under their names vx, vy, vz."""
+    record = read_wfdb_record(ref.path, ref.record_id)
+    text = "\n".join(f"#{line}" for line in record.comments)
+    fields = {"age": "age", "sex": "sex", "reason": "Reason for admission"}
+    info = {key: value for key, name in fields.items() if (value := _field(text, name))}
+    return Waveform(record.signal, record.rate, record.names, record.defects, info)
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(rf"^#[ \t]*{name}:[ \t]*([^\r\n]*)", text, re.MULTILINE | re.IGNORECASE)
+    return found[1].strip() if found else ""

@@ -1,0 +1,21 @@
+"""The folder that data_prep.synthetic writes."""
+
+import json
+from pathlib import Path
+
+from data_prep.corpora import wfdb_folder
+from data_prep.errors import InputError
+from data_prep.readers import Corpus
+
+
+def open(raw: Path) -> Corpus:
+    """A WFDB folder with labels.csv, and synthetic.json with the tasks."""
+    remedy = "write it with python -m data_prep.synthetic"
+    if not (raw / "synthetic.json").exists():
+        raise InputError(f"{raw} is no synthetic corpus: {remedy}")
+    if not (raw / "labels.csv").exists():
+        raise InputError(f"the synthetic corpus in {raw} is unfinished (no labels.csv): {remedy} again")
+    corpus = wfdb_folder.open(raw)
+    tasks = json.loads((raw / "synthetic.json").read_text(encoding="utf-8"))["tasks"]
+    corpus.name, corpus.tasks = "synthetic", {task: tuple(names) for task, names in tasks.items()}
+    return corpus

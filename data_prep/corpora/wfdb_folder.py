@@ -1,0 +1,35 @@
+"""Any folder of WFDB records, with or without labels.csv (record_id, patient_id, [split], one column a task)."""
+
+from pathlib import Path
+
+from data_prep.corpora.duplicates import keep_together
+from data_prep.corpora.tables import check_patients, read_labels, some
+from data_prep.errors import InputError
+from data_prep.readers import Corpus, RecordRef
+
+
+def open(raw: Path) -> Corpus:
+    """Every record below a folder; record_id is its path without extension. labels.csv, if there, gives the rest.
+
+    A record without a row in labels.csv is its own patient, together with those whose signal file is the same.
+    """
+    stems = sorted(path.relative_to(raw).with_suffix("").as_posix() for path in raw.rglob("*.hea"))
+    if not stems:
+        raise InputError(f"no WFDB header (*.hea) below {raw}: is this the right folder?")
+    rows, tasks = read_labels(raw / "labels.csv") if (raw / "labels.csv").exists() else ({}, {})
+    unknown = sorted(rows.keys() - set(stems))
+    if unknown:
+        raise InputError(
+            f"{raw / 'labels.csv'}: {len(unknown)} record_id without a record in the folder: {some(unknown)}"
+        )
+    refs = []
+    for stem in stems:
+        patient, split, labels = rows.get(stem, (stem, None, {}))
+        refs.append(RecordRef(stem, patient, split, labels, str(raw / stem)))
+    duplicates = {}
+    if not rows:
+        refs, duplicates = keep_together(refs, (".dat", ".mat"))
+    check_patients(refs, raw / "labels.csv")
+    given = any(ref.split for ref in refs)
+    rule = "column split of labels.csv" if given else "none given"
+    return Corpus("wfdb", str(raw), tasks, refs, rule, duplicates=duplicates)

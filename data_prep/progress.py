@@ -1,0 +1,13 @@
+"""Progress bars: lively in a terminal, a line now and then in a log file."""
+
+import sys
+
+from tqdm import tqdm
+
+
+def progress_bar(*args, **options) -> tqdm:
+    """tqdm, redrawn at most every ten seconds where nobody watches."""
+    lively = sys.stderr.isatty()
+    return tqdm(
+        *args, **{"mininterval": 0.2 if lively else 10.0, "maxinterval": 60.0, "dynamic_ncols": lively, **options}
+    )
