@@ -133,11 +133,11 @@ def demo() -> ConfigDict:
     c.optim.warmup_steps = 100
     c.data.batch_size = 32
     c.data.synthetic_patients = 600
-    c.train.steps = 800
+    c.train.steps = 700
     c.train.log_every = 20
-    c.train.validate_every = 200
+    c.train.validate_every = 175
     c.train.validate_records = 256
-    c.train.checkpoint_every = 400
+    c.train.checkpoint_every = 350
     return c
 
 
