@@ -130,14 +130,14 @@ def demo() -> ConfigDict:
     c.geometry.eps = 1e-2
     c.geometry.max_gain = 5.0
     c.optim.learning_rate = 2e-3
-    c.optim.warmup_steps = 100
+    c.optim.warmup_steps = 60
     c.data.batch_size = 32
     c.data.synthetic_patients = 600
-    c.train.steps = 700
+    c.train.steps = 500
     c.train.log_every = 20
-    c.train.validate_every = 175
+    c.train.validate_every = 250
     c.train.validate_records = 256
-    c.train.checkpoint_every = 350
+    c.train.checkpoint_every = 250
     return c
 
 
