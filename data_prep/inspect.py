@@ -1,6 +1,6 @@
 """Shows what the shards hold of one record: where it comes from, what was found wrong, its leads, beats and loops.
 
-    python -m data_prep.inspect --data=/data/shards/ptbxl --record=4711 --out=/tmp/look
+    python -m data_prep.inspect --data=shards/ptbxl --record=4711 --out=look
 
 Prints the record's row of the ledger and what is stored of it, and draws the twelve leads on ECG paper with the
 detected beats, and the loop of its lifted heart vector in three planes. The signal is the filtered one, back in mV; if
