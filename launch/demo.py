@@ -18,7 +18,7 @@ from data_prep.synthetic import write_corpus
 from lvcg_jax import figures
 from lvcg_jax.config import make_preprocess, read_config_file
 from lvcg_jax.controls import median_beat_table
-from lvcg_jax.embed import Embedder, embed_dataset, pad_slots
+from lvcg_jax.embed import Embedder, embed_dataset, record_batch
 from lvcg_jax.geometry import lead_matrix, lift_matrix
 from lvcg_jax.metrics_log import read_metrics
 from lvcg_jax.probe import format_results, probe_task
@@ -151,19 +151,11 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
 
 def reconstruct(embedder: Embedder, example: dict, visible: int) -> np.ndarray:
     """All leads of every beat [n,12,p] of one record from the visible ones."""
-    count = len(example["length"])
-    batch = {
-        "beats": example["beats"][None],
-        "length": example["length"][None],
-        "complete": example["complete"][None],
-        "num_beats": np.array([[count]], np.int32),
-        "lead_mask": np.array([[example["lead_mask"]]], np.int32),
-        "uid": np.array([[example["uid"]]], np.uint32),
-    }
+    names = ("beats", "length", "complete", "lead_mask", "uid")
+    batch = record_batch(*(example[name] for name in names), capacity=embedder.max_beats)
     shown = np.array([[visible]], np.int32)
-    batch = pad_slots(batch, embedder.max_beats)
     outputs = embedder.model.apply(embedder.variables, batch, shown, embedder.max_beats, method="reconstruct")
-    return np.asarray(outputs)[0, :count]
+    return np.asarray(outputs)[0, : len(example["length"])]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from data_prep.errors import InputError, run_command
+from data_prep.leads import LEADS
 from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet, read_metadata, uid_of
 from lvcg_jax.checkpoint import Checkpoints
@@ -103,39 +104,36 @@ class Embedder:
         """A raw record in mV [T,c] with its lead names -> the parts, each [w,.], one row a window."""
         rows = []
         for window in self.preprocess.prepare(signal, rate, leads):
-            batch = {
-                "beats": window.beats.astype(np.float16)[None],
-                "length": window.length[None],
-                "complete": window.complete[None],
-                "num_beats": np.array([[len(window.length)]], np.int32),
-                "lead_mask": np.array([[window.lead_mask]], np.int32),
-                "uid": np.array([[uid_of("record", window.window)]], np.uint32),
-            }
-            outputs = self.embed_batch(pad_slots(batch, self.max_beats))
+            uid = uid_of("record", window.window)
+            batch = record_batch(window.beats, window.length, window.complete, window.lead_mask, uid, self.max_beats)
+            outputs = self.embed_batch(batch)
             rows.append({name: outputs[name][0, 0] for name in PARTS})
         return {name: np.stack([row[name] for row in rows]) for name in PARTS}
 
 
-def pad_slots(batch: dict[str, np.ndarray], capacity: int) -> dict[str, np.ndarray]:
-    """The same batch with `capacity` packed slots, so that records of any beat count share one compilation."""
-    grown = {}
-    for name in ("beats", "length", "complete"):
-        x = batch[name]
-        grown[name] = np.concatenate([x, np.zeros((x.shape[0], capacity - x.shape[1], *x.shape[2:]), x.dtype)], axis=1)
-    return {**batch, **grown}
+def record_batch(beats, length, complete, lead_mask: int, uid: int, capacity: int) -> dict[str, np.ndarray]:
+    """One record's beats [n,l,p] as a batch with `capacity` slots, so that any beat count shares one compilation."""
+
+    def slots(x: np.ndarray, dtype) -> np.ndarray:
+        padded = np.zeros((1, capacity, *x.shape[1:]), dtype)
+        padded[0, : len(x)] = x
+        return padded
+
+    return {
+        "beats": slots(beats, np.float16),
+        "length": slots(length, np.int32),
+        "complete": slots(complete, bool),
+        "num_beats": np.array([[len(length)]], np.int32),
+        "lead_mask": np.array([[lead_mask]], np.int32),
+        "uid": np.array([[uid]], np.uint32),
+    }
 
 
 def fresh_state(config: ConfigDict, seed):
     """A train state as initialised from a seed, on a batch of one empty record."""
     preprocess = make_preprocess(config)
-    batch = {
-        "beats": np.zeros((1, 2, 12, preprocess.beat_samples), np.float16),
-        "length": np.ones((1, 2), np.int32),
-        "complete": np.ones((1, 2), bool),
-        "num_beats": np.full((1, 1), 2, np.int32),
-        "lead_mask": np.full((1, 1), 4095, np.int32),
-        "uid": np.zeros((1, 1), np.uint32),
-    }
+    beats = np.zeros((2, len(LEADS), preprocess.beat_samples))
+    batch = record_batch(beats, np.ones(2), np.ones(2), lead_mask=2 ** len(LEADS) - 1, uid=0, capacity=2)
     return create_state(config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed)
 
 

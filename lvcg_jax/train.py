@@ -37,10 +37,6 @@ _PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes of the
 _PROCESS = flags.DEFINE_integer("process", None, "Number of this process, from 0 (with --coordinator).")
 
 
-class NonFiniteLoss(InputError):
-    """The loss of a step is not a number."""
-
-
 def say(message: str) -> None:
     """One line for the user, from the first process only."""
     if jax.process_index() == 0:
@@ -108,7 +104,7 @@ def check_finite(losses: np.ndarray, step: int, shards: ShardSet, config: Config
     numbers = batch_numbers(len(shards), config.data.batch_size, config.seed, step - 1)
     names = [example["record_id"] for example in shards.read(numbers[bad[:5]])]
     more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-    raise NonFiniteLoss(
+    raise InputError(
         f"the loss of step {step} is not finite, from record {', '.join(names)}{more}: look at these records, or lower"
         " optim.learning_rate; the last checkpoint is intact"
     )

@@ -5,6 +5,9 @@ import os
 import pytest
 from commands import get_config
 
+from data_prep.build import build
+from data_prep.readers import open_corpus
+from lvcg_jax.config import make_preprocess
 from lvcg_jax.metrics_log import read_metrics
 from lvcg_jax.train import train_and_evaluate
 
@@ -14,16 +17,11 @@ needs_data = pytest.mark.skipif(
 
 
 @needs_data
-def test_validation_loss_on_ptbxl_falls_by_a_third(tmp_path):
+def test_validation_loss_on_ptbxl_falls_by_thirty_percent(tmp_path):
     """2,000 records, 200 steps of a narrow model: validation loss at the end against step 20."""
-    from data_prep.build import build
-    from data_prep.readers import open_corpus
-
     config = get_config("demo")
     corpus = open_corpus("ptbxl", os.path.join(os.environ["LVCG_REAL_DATA"], "ptbxl"))
     data = tmp_path / "data"
-    from lvcg_jax.config import make_preprocess
-
     metadata = build(corpus, data, make_preprocess(config), limit=2000, workers=2, progress=False)
     assert sum(split["records"] for split in metadata["splits"].values()) > 1950
     config.data.dir, config.data.batch_size = str(data), 32
