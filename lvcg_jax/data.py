@@ -4,6 +4,7 @@ Grain shuffles record numbers, not records: every process sees the global batch'
 on the packed size, and each reads only its own groups of records. The position in the stream is just the step.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import grain
@@ -13,7 +14,8 @@ from data_prep.errors import InputError
 from data_prep.leads import LEADS
 from data_prep.shards import ShardSet
 
-SLOT_STEP = 64  # packed slots of a group are a multiple of this, or of its number of records if that is more
+USUAL_DEVIATIONS = 2.5  # the usual number of packed slots holds all but one batch in a hundred or so
+SLOT_STEP = 64  # a batch with more beats gets so many slots more, or one a record if that is more
 
 
 class BatchMaker:
@@ -26,14 +28,16 @@ class BatchMaker:
         self.beat_samples = shards.preprocess.beat_samples
 
     def capacity(self, num_beats: np.ndarray) -> int:
-        """Packed slots of a group, from the beat counts [a,g,r] of the global batch, rounded up so that only a few
-        different shapes (and compilations) occur."""
+        """Packed slots of a group, from the beat counts [a,g,r] of the global batch: one usual number, which follows
+        from the data set, and rarely a larger one, so that a run compiles one shape and seldom a second."""
         records = num_beats.shape[-1]
         full = records * self.max_beats
         if not self.pack:
             return full
-        step = max(records, SLOT_STEP)
-        return min(full, step * max(1, -(-int(num_beats.sum(-1).max()) // step)))
+        expected = records * self.shards.counts.mean() + USUAL_DEVIATIONS * np.sqrt(records) * self.shards.counts.std()
+        usual, step = 8 * math.ceil(expected / 8), max(records, SLOT_STEP)
+        beyond = max(0, int(num_beats.sum(-1).max()) - usual)
+        return min(full, usual + step * math.ceil(beyond / step))
 
     def __call__(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Numbers below zero are rows that only fill the batch."""

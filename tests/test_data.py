@@ -83,6 +83,19 @@ def test_without_packing_every_record_has_all_its_slots(shards):
     assert batch["beats"].shape[2] == 4 * shards.preprocess.max_beats
 
 
+def test_a_run_sees_next_to_one_shape_with_little_padding_and_no_beat_lost(shards):
+    maker = BatchMaker(shards, 1, 1, [0], True)
+    random = np.random.default_rng(0)
+    counts = [shards.counts[random.integers(0, len(shards), 32)].reshape(1, 1, 32) for _ in range(500)]
+    sizes = np.array([maker.capacity(c) for c in counts])
+    beats = np.array([c.sum() for c in counts])
+    assert (sizes >= beats).all()
+    assert (sizes == np.median(sizes)).mean() > 0.97 and len(set(sizes)) <= 2
+    assert 1 - beats.sum() / sizes.sum() < 0.2
+    crowded = np.full((1, 1, 32), shards.preprocess.max_beats)
+    assert maker.capacity(crowded) == 32 * shards.preprocess.max_beats
+
+
 def test_batch_that_does_not_divide_is_refused(shards):
     with pytest.raises(InputError, match=r"batch_size=6 .* 4 data-parallel"):
         train_batches(BatchMaker(shards, 1, 4, range(4), True), 6, 0, 1)
