@@ -2,4 +2,4 @@
 # Everything once, on a laptop: install, synthetic ECG, pre-training, embeddings, probe with controls, pictures.
 # Under ten minutes on two cores. Flags go to launch/demo.py (--help lists them).
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-exec .venv/bin/python launch/demo.py "$@"
+exec "$python" launch/demo.py "$@"

@@ -21,7 +21,7 @@ from data_prep.errors import InputError, run_command
 from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet
 from lvcg_jax.checkpoint import Checkpoints, open_run
-from lvcg_jax.config import make_model, make_preprocess, make_subsets
+from lvcg_jax.config import as_geometry, make_model, make_preprocess, make_subsets
 from lvcg_jax.data import BatchMaker, batch_numbers, ordered_batches, train_batches
 from lvcg_jax.metrics_log import MetricsLog
 from lvcg_jax.sharding import local_groups, make_mesh, put_batch, state_sharding
@@ -32,6 +32,9 @@ _CONFIG = config_flags.DEFINE_config_file(
     "config", help_string="Config file, e.g. configs/pretrain.py or configs/pretrain.py:demo.", lock_config=True
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "Run directory: config, metrics and checkpoints go there.")
+_CLUSTER = flags.DEFINE_boolean(
+    "cluster", False, "One of several processes that Slurm, MPI, GKE or a TPU pod started: JAX finds the others itself."
+)
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes.")
 _PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes of the run (with --coordinator).")
 _PROCESS = flags.DEFINE_integer("process", None, "Number of this process, from 0 (with --coordinator).")
@@ -113,6 +116,8 @@ def check_finite(losses: np.ndarray, step: int, shards: ShardSet, config: Config
 def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is in workdir."""
     workdir = Path(workdir)
+    with config.ignore_type():  # a run keeps the numbers of a geometry file, not its name
+        config.geometry.matrix = as_geometry(config.geometry.matrix)
 
     # Run directory and data.
     if jax.process_index() == 0:
@@ -215,14 +220,32 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     return outcome
 
 
+def join_processes() -> None:
+    """Meets the other processes of the run, if there are any; must come before anything else of JAX."""
+    named = [_COORDINATOR.value, _PROCESSES.value, _PROCESS.value]
+    if _CLUSTER.value and any(value is not None for value in named):
+        raise InputError("--cluster finds the processes itself: leave out --coordinator, --processes and --process")
+    if any(value is not None for value in named):
+        if None in named:
+            raise InputError("--coordinator=HOST:PORT, --processes=N and --process=K go together")
+        jax.distributed.initialize(*named)
+    elif _CLUSTER.value:
+        try:
+            jax.distributed.initialize()
+        except ValueError as error:
+            raise InputError(
+                f"--cluster: no cluster environment found ({str(error).splitlines()[0]}): start the processes with"
+                " srun, mpirun or on a TPU pod, or name them with --coordinator, --processes and --process"
+            ) from None
+
+
 def main(argv) -> int:
     if len(argv) > 1:
         raise InputError(f"unexpected argument '{argv[1]}': flags are written --name=value")
     if _CONFIG.value is None or _WORKDIR.value is None:
         raise InputError("--config and --workdir are needed, e.g. --config=configs/pretrain.py --workdir=runs/paper")
     logging.set_verbosity(logging.WARNING)  # the libraries' own chatter hides the progress bar
-    if _COORDINATOR.value:
-        jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+    join_processes()
     train_and_evaluate(_CONFIG.value, _WORKDIR.value)
     return 0
 

@@ -1,14 +1,17 @@
 """Runs that are killed, preempted or moved: the result is that of a run nobody touched."""
 
 import json
+import os
 import random
 import signal
-import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import run, start, train_arguments
+from commands import ROOT, run, start, train_arguments
 
 from lvcg_jax.embed import Embedder
 from lvcg_jax.metrics_log import read_metrics
@@ -114,16 +117,33 @@ def test_sharded_parameters_equal_replicated_ones(shards_dir, reference, tmp_pat
     assert_close_losses(tmp_path, reference)
 
 
-def test_two_processes_of_four_devices_equal_one(shards_dir, reference, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def start_two_processes(*arguments: str) -> subprocess.Popen:
+    """launch/local_multihost.sh: 2 processes of 4 devices."""
+    more = {"PROCESSES": "2", "DEVICES": "4", "LVCG_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        ["bash", str(ROOT / "launch" / "local_multihost.sh"), *arguments],
+        env={**os.environ, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def children_of(process: subprocess.Popen) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(shards_dir, reference, tmp_path):
     arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
-    several = [f"--coordinator=127.0.0.1:{port}", "--processes=2"]
-    both = [start("lvcg_jax.train", *arguments, *several, f"--process={k}", devices=4) for k in range(2)]
-    for process in both:
-        _, err = process.communicate(timeout=400)
-        assert process.returncode == 0, err[-3000:]
+    both = start_two_processes(*arguments)
+    wait_for_step(tmp_path, random.randint(6, STEPS - 8), both)
+    os.kill(random.choice(children_of(both)), signal.SIGKILL)
+    both.communicate(timeout=60)
+    assert both.returncode not in (0, None), "the launcher reports the failure, and leaves nobody waiting"
+    again = start_two_processes(*arguments)
+    _, err = again.communicate(timeout=400)
+    assert again.returncode == 0, err[-3000:]
+    assert "resuming" in err
     assert_close_losses(tmp_path, reference)
 
 
