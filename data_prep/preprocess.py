@@ -16,7 +16,7 @@ import numpy as np
 from data_prep import segment, signal
 from data_prep.errors import InputError
 from data_prep.leads import LEADS, canonical, lead_mask, order_leads
-from lvcg_jax.geometry import lead_matrix
+from lvcg_jax.geometry import GEOMETRIES
 
 CODE_VERSION = 1  # goes into the hash: raise it when the same fields give different numbers than before
 MIN_SECONDS = 1.0
@@ -96,7 +96,7 @@ class Preprocess:
         _check(self.peaks in ("lead_ii", "vcg"), "peaks must be 'lead_ii' or 'vcg'")
         _check(0 <= self.rr_min < self.rr_max, "0 <= rr_min < rr_max")
         _check(self.beat_samples >= 2 and self.max_beats >= 1, "beat_samples must be at least 2, max_beats at least 1")
-        lead_matrix(self.geometry)
+        _check(self.geometry in GEOMETRIES, f"geometry must be one of {', '.join(GEOMETRIES)}")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

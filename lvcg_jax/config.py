@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from data_prep.errors import InputError
 from data_prep.preprocess import Preprocess
-from lvcg_jax.geometry import lead_matrix, training_subsets
+from lvcg_jax.geometry import GEOMETRIES, lead_matrix, training_subsets
 from lvcg_jax.model import LVCG
 
 # Fields that may change when a run is resumed: they do not touch what is computed.
@@ -48,8 +48,10 @@ def make_model(config: ConfigDict) -> LVCG:
 
 
 def as_geometry(matrix) -> str | tuple[tuple[float, ...], ...]:
-    """A geometry's name, or its rows as nested tuples (as linen wants its fields)."""
-    return matrix if isinstance(matrix, str) else tuple(tuple(float(v) for v in row) for row in matrix)
+    """A geometry's name, or its rows as nested tuples (as linen wants its fields); a file of rows is read."""
+    if isinstance(matrix, str) and matrix in GEOMETRIES:
+        return matrix
+    return tuple(tuple(float(v) for v in row) for row in lead_matrix(matrix))
 
 
 def make_subsets(config: ConfigDict):

@@ -3,18 +3,23 @@
 A record's twelve leads are `ecg = a @ vcg` with `a` [12,3]; the lift goes back from any visible subset of leads.
 Numpy in float64 only: the 4,096 lift matrices are made once and looked up by lead bit mask in the train step.
 Axes of the paper's matrix: +x to the patient's left, +y down, +z to the FRONT (V1 and V2 have z > 0). Frank's z, and
-so Dower's, points to the back: `dower` rows are given in Frank's axes.
+so Dower's, points to the back: `dower` rows are given in Frank's axes, and so should be those of a file.
 """
 
+import csv
+import json
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import InputError
-from data_prep.leads import LEADS, mask_leads
+from data_prep.leads import LEADS, mask_leads, parse_leads
+from data_prep.signal import recover_limb_leads
 
 NUM_SUBSETS = 2 ** len(LEADS)
 RANK_TOLERANCE = 1e-6  # singular values under this share of the largest count as zero
+LARGE_GAIN = 10.0  # a lift that amplifies more than this shows the leads' noise more than the heart
 
 _LIMB_DEGREES = (0, 60, 120, -150, -30, 90)  # I, II, III, aVR, aVL, aVF in the frontal plane
 _CHEST_DEGREES = (110, 70, 40, 10, -20, -50)  # V1..V6 in a plane tilted down by 10 degrees
@@ -46,22 +51,96 @@ def _dower_matrix() -> np.ndarray:
 
 
 _MATRICES = {"paper": _paper_matrix, "dower": _dower_matrix}
+GEOMETRIES = tuple(_MATRICES)
 
 
 def lead_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
-    """Lead directions [12,3], rows in the order of LEADS: a name ('paper', 'dower') or twelve rows of three numbers."""
+    """Lead directions [12,3], rows in the order of LEADS: a name ('paper', 'dower'), a file of read_matrix, or twelve
+    rows of three numbers."""
     if isinstance(geometry, str):
-        if geometry not in _MATRICES:
-            raise InputError(
-                f"unknown geometry '{geometry}': choose from {', '.join(_MATRICES)} or give 12 rows of 3 numbers"
-            )
-        return _MATRICES[geometry]()
+        if geometry in _MATRICES:
+            return _MATRICES[geometry]()
+        if Path(geometry).suffix.lower() in (".json", ".csv"):
+            return read_matrix(geometry)
+        raise InputError(
+            f"unknown geometry '{geometry}': choose from {', '.join(_MATRICES)}, a .json or .csv file of lead"
+            " directions, or give 12 rows of 3 numbers"
+        )
     matrix = np.asarray(geometry, np.float64)
     if matrix.shape != (len(LEADS), 3) or not np.isfinite(matrix).all():
         raise InputError(
             f"a geometry has 12 rows of 3 finite numbers in the order {', '.join(LEADS)}; got shape {matrix.shape}"
         )
     return matrix
+
+
+def read_matrix(path: str | Path) -> np.ndarray:
+    """Lead directions [12,3] from a file, by lead name in any order: lead = x, y, z of its row times the heart vector.
+
+    JSON {"I": [0.63, -0.24, 0.06], ...}, or CSV with the columns lead, x, y, z. Limb leads that are left out follow
+    from two that are given, so the usual published eight rows (I, II, V1..V6) are enough.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the geometry file {path}: {getattr(error, 'strerror', None) or error}") from None
+    rows = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path)
+    matrix, given = np.zeros((len(LEADS), 3)), np.zeros(len(LEADS), bool)
+    for name, row in rows:
+        try:
+            lead = parse_leads(name)[0]
+        except InputError as error:
+            raise InputError(f"geometry file {path}: {error}") from None
+        try:
+            x, y, z = (float(value) for value in row)
+        except (TypeError, ValueError):
+            raise InputError(f"geometry file {path}: lead {lead} needs three numbers, got {str(row)[:60]}") from None
+        i = LEADS.index(lead)
+        if given[i]:
+            raise InputError(f"geometry file {path}: lead {lead} is there twice")
+        matrix[i], given[i] = (x, y, z), True
+    matrix, given = recover_limb_leads(matrix, given)
+    if not given.all():
+        absent = ", ".join(lead for lead, there in zip(LEADS, given, strict=True) if not there)
+        raise InputError(f"geometry file {path} has no row for {absent}: give all twelve leads by name")
+    if not np.isfinite(matrix).all():
+        raise InputError(f"geometry file {path} holds a number that is not finite")
+    return matrix
+
+
+def _json_rows(text: str, path: Path) -> list[tuple[str, object]]:
+    try:
+        rows = json.loads(text, object_pairs_hook=list)
+    except ValueError as error:
+        raise InputError(f"geometry file {path} is not JSON: {error}") from None
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, tuple) for row in rows):
+        raise InputError(f'geometry file {path} needs lead names with three numbers: {{"I": [1, 0, 0], ...}}')
+    return rows
+
+
+def _csv_rows(text: str, path: Path) -> list[tuple[str, object]]:
+    table = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    columns = [name.strip().lower() for name in table.fieldnames or ()]
+    if not {"lead", "x", "y", "z"} <= set(columns):
+        raise InputError(f"geometry file {path} needs the columns lead, x, y, z; found: {', '.join(columns)[:80]}")
+    table.fieldnames = columns
+    return [(row["lead"] or "", [row[axis] for axis in "xyz"]) for row in table]
+
+
+def save_matrix(path: str | Path, a: np.ndarray) -> None:
+    """Writes lead directions [12,3] as the JSON that read_matrix reads."""
+    rows = ",\n".join(
+        f'  "{lead}": {json.dumps(row)}' for lead, row in zip(LEADS, np.round(a, 6).tolist(), strict=True)
+    )
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
+
+
+def frank_axes(a: np.ndarray) -> np.ndarray:
+    """The same directions with +z to the back, as Frank has it. V2 looks at the heart from the front: its z tells."""
+    return a * np.array([1.0, 1.0, -1.0]) if a[LEADS.index("V2"), 2] > 0 else a
 
 
 def lift_matrix(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> np.ndarray:
@@ -95,6 +174,48 @@ def subset_facts(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> dict[
     rank = (gains > 0).sum(-1)
     condition = np.where(rank == 3, s[..., 0] / np.maximum(s[..., 2], 1e-300), np.inf)
     return {"rank": rank, "condition": condition, "gain": gains.max(-1)}
+
+
+def seen_directions(a: np.ndarray, visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How strongly the visible leads [12] see each of three orthogonal unit vectors: strengths [3], vectors [3,3].
+
+    Strongest first; a strength of 0 is a direction that these leads do not see at all.
+    """
+    rows = np.where(np.asarray(visible, bool)[:, None], np.asarray(a, np.float64), 0.0)
+    _, s, vectors = np.linalg.svd(rows, full_matrices=False)
+    return np.where(s > RANK_TOLERANCE * s[0], s, 0.0), vectors
+
+
+def direction_words(vector: np.ndarray) -> str:
+    """A unit vector without sign in words: 'front-back', or 'oblique, head-feet 0.71 and front-back 0.70'."""
+    shares = sorted(zip(np.abs(vector), ("left-right", "head-feet", "front-back"), strict=True), reverse=True)
+    if shares[0][0] >= 0.9:
+        return shares[0][1]
+    return "oblique, " + " and ".join(f"{word} {share:.2f}" for share, word in shares if share >= 0.25)
+
+
+def describe_view(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> list[str]:
+    """What the visible leads cannot see, or hardly see, and the lift's gain, a sentence each; empty if all is well."""
+    strengths, vectors = seen_directions(a, visible)
+    gain = float(subset_facts(a, visible, eps)["gain"])
+    names = [lead for lead, shown in zip(LEADS, visible, strict=True) if shown]
+    source = f"From lead{'s' * (len(names) > 1)} {', '.join(names)}"
+    rank = int((strengths > 0).sum())
+    if rank == 3 and gain <= LARGE_GAIN:
+        return []
+    if rank == 3:
+        text = f"{source} the direction {_in_full(vectors[2])} is hardly seen."
+    elif rank == 2:
+        text = f"{source} (2 of 3 dimensions) the direction {_in_full(vectors[2])} is not seen and is set to zero."
+    else:
+        text = f"{source} (1 of 3 dimensions) only {_in_full(vectors[0])} is seen; all across it is set to zero."
+    return [text, f"The regularised lift amplifies by up to {gain:.1f}."]
+
+
+def _in_full(vector: np.ndarray) -> str:
+    vector = vector * np.sign(vector[np.abs(vector).argmax()])
+    numbers = ", ".join(f"{axis} {value + 0.0:.2f}" for axis, value in zip("xyz", np.round(vector, 2), strict=True))
+    return f"{direction_words(vector)} ({numbers})"
 
 
 @lru_cache(maxsize=32)
