@@ -1,3 +1,19 @@
-"""LVCG in JAX/Flax: ECG representations learned in the latent vectorcardiogram space."""
+"""LVCG in JAX/Flax: ECG representations learned in the latent vectorcardiogram space.
+
+    from lvcg_jax import LVCG
+
+    embedding = LVCG.load("runs/paper").embed(signal, fs=500, leads=["I", "II", "V2"])
+
+Importing the package is quick: JAX is loaded when LVCG is first used.
+"""
 
 __version__ = "0.1.0"
+__all__ = ["LVCG", "Embedding"]
+
+
+def __getattr__(name: str):
+    if name in __all__:
+        from lvcg_jax import inference
+
+        return getattr(inference, name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -9,7 +9,8 @@ Axis letters: m record, n beat, l lead, p sample in beat, k component.
 """
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import numpy as np
 
 from data_prep.errors import InputError, run_command
 from data_prep.leads import mask_leads
-from data_prep.shards import ShardSet, read_metadata
-from lvcg_jax.table import Table, example_table, save_table
+from data_prep.shards import read_metadata
+from lvcg_jax.table import Table, save_table, window_table
+from lvcg_jax.windows import dataset_windows, without_samples
 
 RR_STATISTICS = ("mean", "std", "min", "max", "cv", "rmssd", "number")
 
@@ -59,12 +61,13 @@ def rr_features(example: dict, rate: float | None = None) -> np.ndarray:
     return np.array([rr.mean(), rr.std(), rr.min(), rr.max(), rr.std() / rr.mean(), rmssd, len(rr)], np.float32)
 
 
-def raw_features(examples: Sequence[dict], rate: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def raw_features(examples: Iterable[dict], rate: float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """(median beats [m,l*p], R-R statistics [m,7]) of decoded examples; `rate` in Hz if they do not hold it."""
-    if not len(examples):
+    pairs = [(median_beat(example), rr_features(example, rate)) for example in examples]
+    if not pairs:
         raise InputError("the median-beat control needs at least one record")
-    beats = np.stack([median_beat(example) for example in examples])
-    return beats, np.stack([rr_features(example, rate) for example in examples])
+    beats, rr = zip(*pairs, strict=True)
+    return np.stack(beats), np.stack(rr)
 
 
 def fit_pca(x: np.ndarray, components: int = 256) -> Pca:
@@ -101,17 +104,21 @@ def median_beat_features(
 def median_beat_table(data: str | Path) -> Table:
     """The median-beat control of a data set, as a table that the probe reads."""
     metadata = read_metadata(data)
-    examples, splits = [], []
-    for split in metadata["splits"]:
-        shards = ShardSet(data, split)
-        examples += shards.read(range(len(shards)))
-        splits += [split] * len(shards)
-    beats, rr = raw_features(examples, metadata["preprocess"]["rate"])
-    features, pca = median_beat_features(beats, rr, np.array(splits) == "train")
-    table = example_table(examples, splits, features, metadata)
-    table.parts = {"median_beat": pca.axes.shape[1], "rr": rr.shape[1]}
-    table.metadata["checkpoint"] = "median beat, no learning"
-    return table
+    rows: list[dict] = []
+
+    def noted() -> Iterator[dict]:
+        for window in dataset_windows(data):
+            rows.append(without_samples(window))
+            yield window
+
+    beats, rr = raw_features(noted(), metadata["preprocess"]["rate"])
+    features, pca = median_beat_features(beats, rr, np.array([row["split"] == "train" for row in rows]))
+    facts = {
+        "checkpoint": "median beat, no learning",
+        "preprocess_hash": metadata["preprocess_hash"],
+        "tasks": json.dumps(metadata["tasks"]),
+    }
+    return window_table(rows, features, {"median_beat": pca.axes.shape[1], "rr": rr.shape[1]}, facts)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -119,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m lvcg_jax.controls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True, help="shards of data_prep.build")
-    parser.add_argument("--out", required=True, help="npz file to write")
+    parser.add_argument("--out", required=True, help="table to write: .npz or .parquet")
     args = parser.parse_args(argv)
     table = median_beat_table(args.data)
     save_table(args.out, table)

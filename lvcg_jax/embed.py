@@ -1,192 +1,213 @@
-"""Embeddings of shards or of single records.
+"""Embeddings of shards, of a folder of WFDB records or of one file, as a table (see lvcg_jax/table.py).
 
-    python -m lvcg_jax.embed --checkpoint=RUN --data=SHARDS --out=embeddings.npz
+    python -m lvcg_jax.embed --checkpoint=RUN --data=SHARDS --out=embeddings.parquet
+    python -m lvcg_jax.embed --checkpoint=RUN --wfdb=FOLDER --leads=I,II,V2 --rows=record --out=embeddings.npz
+    python -m lvcg_jax.embed --checkpoint=RUN --record=ecg.npy --rate=500 --unit=uV --lead_names=I,II,V2 --out=one.npz
 
-The npz holds, for each record: record_id, patient_id, split, labels (JSON, by name), num_beats, lead_mask, and the
-embedding [m,640] = [structure; dynamics; rhythm] with the names and sizes of its parts.
+Raw records may have any rate, length and leads; they go through the preprocessing of the checkpoint. A record that
+cannot be embedded is listed with the reason in OUT.failures.csv, and the work goes on. The same command writes the same
+bytes on every run: records are computed in order, in batches of one fixed shape.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-from functools import partial
+import csv
+import itertools
+import json
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import jax
-import numpy as np
-from ml_collections import ConfigDict
-
+from data_prep.corpora.arrays import read_file
 from data_prep.errors import InputError, run_command
-from data_prep.leads import LEADS
+from data_prep.leads import parse_leads
 from data_prep.progress import progress_bar
-from data_prep.shards import ShardSet, read_metadata, uid_of
-from lvcg_jax.checkpoint import Checkpoints
-from lvcg_jax.config import load_config, make_model, make_preprocess, make_subsets
-from lvcg_jax.data import BatchMaker, ordered_batches, train_batches
-from lvcg_jax.model import PARTS
-from lvcg_jax.state import create_state, make_optimizer
-from lvcg_jax.table import Table, example_table, save_table
-from lvcg_jax.views import draw_views
+from data_prep.readers import Corpus, RecordRef, open_corpus
+from data_prep.shards import ShardSet, read_metadata
+from lvcg_jax import __version__
+from lvcg_jax.config import load_config
+from lvcg_jax.inference import LVCG, join_parts
+from lvcg_jax.table import Table, check_ending, record_rows, save_table, window_table
+from lvcg_jax.windows import Failure, corpus_windows, record_batch, shard_windows, show_only
 
-CALIBRATION_BATCHES = 60  # batches that set the norm statistics of random weights
-
-
-class Embedder:
-    """A model with its weights, ready to embed; `preprocess` is the chain it was trained with."""
-
-    def __init__(self, config: ConfigDict, variables, checkpoint: str):
-        self.config, self.variables, self.checkpoint = config, variables, checkpoint
-        self.model, self.preprocess = make_model(config), make_preprocess(config)
-        self.max_beats = self.preprocess.max_beats
-        self._apply = jax.jit(
-            lambda variables, batch, visible, max_beats: self.model.apply(
-                variables, batch, visible, max_beats, method="embed"
-            ),
-            static_argnums=3,
-        )
-
-    @classmethod
-    def load(cls, run: str | Path, which: str = "best") -> "Embedder":
-        """The weights of a run directory: the best by validation loss, or the latest."""
-        run = Path(run)
-        if not run.is_dir():
-            raise InputError(f"no run directory {run}: give the --workdir of a training run")
-        config = load_config(run / "config.json")
-        abstract = jax.eval_shape(partial(fresh_state, config), 0)
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
-        checkpoints = Checkpoints(run)
-        state, step = checkpoints.restore_for_use(placed, which)
-        checkpoints.close()
-        return cls(config, {"params": state.eval_params, "batch_stats": state.batch_stats}, f"{run.name}@{step}")
-
-    @classmethod
-    def random(cls, config: ConfigDict, seed: int, shards: ShardSet) -> "Embedder":
-        """Random weights, the control: as initialised, with norm statistics measured on training data."""
-        state = jax.jit(partial(fresh_state, config))(seed)
-        model, subsets = make_model(config), make_subsets(config)
-        max_beats = shards.preprocess.max_beats
-
-        @jax.jit
-        def calibrate(batch_stats, batch, key):
-            batch = jax.tree.map(lambda x: x[0], batch)
-            visible = draw_views(key, batch["uid"], batch["lead_mask"], subsets, config.geometry.num_visible)
-            variables = {"params": state.params, "batch_stats": batch_stats}
-            return model.apply(variables, batch, visible, key, max_beats, mutable=["batch_stats"])[1]["batch_stats"]
-
-        batch_stats = state.batch_stats
-        if batch_stats:
-            batches = train_batches(BatchMaker(shards, 1, 1, [0], False), config.data.batch_size, seed, 1)
-            for step in range(CALIBRATION_BATCHES):
-                batch_stats = calibrate(batch_stats, next(batches), jax.random.key(step))
-        return cls(config, {"params": state.params, "batch_stats": batch_stats}, f"random weights, seed {seed}")
-
-    def embed_batch(self, batch: dict[str, np.ndarray], visible: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """A batch in the layout of model.py -> the parts [g,r,.], tokens [g,r,n,d] and their mask."""
-        visible = batch["lead_mask"] if visible is None else visible
-        return jax.device_get(self._apply(self.variables, batch, visible, self.max_beats))
-
-    def embed_shards(
-        self, shards: ShardSet, batch_size: int = 64, done: Callable[[int], object] = lambda records: None
-    ) -> dict[str, np.ndarray]:
-        """Every example of a split: the parts, each [m,.], in shard order; `done` hears of every finished batch."""
-        shards.require_preprocess(self.preprocess)
-        batches = ordered_batches(BatchMaker(shards, 1, 1, [0], True), batch_size)
-        parts = {name: [] for name in PARTS}
-        for batch in batches:
-            outputs = self.embed_batch({name: x[0] for name, x in batch.items()})
-            valid = batch["num_beats"][0, 0] > 0
-            for name in PARTS:
-                parts[name].append(outputs[name][0][valid])
-            done(int(valid.sum()))
-        return {name: np.concatenate(values) for name, values in parts.items()}
-
-    def embed_record(self, signal: np.ndarray, rate: float, leads: Sequence[str]) -> dict[str, np.ndarray]:
-        """A raw record in mV [T,c] with its lead names -> the parts, each [w,.], one row a window."""
-        rows = []
-        for window in self.preprocess.prepare(signal, rate, leads):
-            uid = uid_of("record", window.window)
-            batch = record_batch(window.beats, window.length, window.complete, window.lead_mask, uid, self.max_beats)
-            outputs = self.embed_batch(batch)
-            rows.append({name: outputs[name][0, 0] for name in PARTS})
-        return {name: np.stack([row[name] for row in rows]) for name in PARTS}
+__all__ = ["Embedder", "embed_corpus", "embed_dataset", "join_parts", "record_batch"]
+Embedder = LVCG  # for code that also handles the network of model.py, which has the same name
 
 
-def record_batch(beats, length, complete, lead_mask: int, uid: int, capacity: int) -> dict[str, np.ndarray]:
-    """One record's beats [n,l,p] as a batch with `capacity` slots, so that any beat count shares one compilation."""
+def embed_dataset(
+    model: LVCG, data: str | Path, *, failures: list[Failure] | None = None, progress: bool = True, **options
+) -> Table:
+    """The embedding table of all splits of a data set; options: leads, rows and tokens of `embed_table`.
 
-    def slots(x: np.ndarray, dtype) -> np.ndarray:
-        padded = np.zeros((1, capacity, *x.shape[1:]), dtype)
-        padded[0, : len(x)] = x
-        return padded
+    What cannot be embedded goes to `failures`; without such a list it is an error.
+    """
+    metadata, found = read_metadata(data), [] if failures is None else failures
+    sets = [ShardSet(data, split) for split in metadata["splits"]]
+    for shards in sets:
+        shards.require_preprocess(model.preprocess)
+    with progress_bar(total=sum(map(len, sets)), unit="rec", disable=not progress) as bar:
+        windows = itertools.chain.from_iterable(shard_windows(shards, bar.update) for shards in sets)
+        table = embed_table(model, windows, metadata["tasks"], found, **options)
+    return table if failures is not None else _complete(table, found)
 
-    return {
-        "beats": slots(beats, np.float16),
-        "length": slots(length, np.int32),
-        "complete": slots(complete, bool),
-        "num_beats": np.array([[len(length)]], np.int32),
-        "lead_mask": np.array([[lead_mask]], np.int32),
-        "uid": np.array([[uid]], np.uint32),
+
+def embed_corpus(
+    model: LVCG, corpus: Corpus, *, failures: list[Failure] | None = None, progress: bool = True, **options
+) -> Table:
+    """The embedding table of raw records, of all windows of each; arguments as for embed_dataset."""
+    found = [] if failures is None else failures
+    with progress_bar(total=len(corpus.refs), unit="rec", disable=not progress) as bar:
+        windows = corpus_windows(corpus, model.preprocess, found, bar.update)
+        table = embed_table(model, windows, corpus.tasks, found, **options)
+    return table if failures is not None else _complete(table, found)
+
+
+def embed_table(
+    model: LVCG,
+    windows: Iterable[dict],
+    tasks: dict[str, Sequence[str]],
+    failures: list[Failure],
+    leads: Sequence[str] | None = None,
+    rows: str = "window",
+    tokens: bool = False,
+) -> Table:
+    """The table of these windows.
+
+    `leads` hides all others from the model (beats stay where all leads put them); `rows` is 'window' or 'record' (see
+    table.record_rows); `tokens` also keeps the beat tokens.
+    """
+    if leads:
+        windows = show_only(windows, leads, failures)
+    kept, outputs = model.embed_windows(windows, tokens=tokens)
+    if not kept:
+        count, first = len({failure.record_id for failure in failures}), failures[0]
+        raise InputError(f"no embedding for any of {count} records; {first.record_id}: {first.reason}")
+    metadata = {
+        "checkpoint": model.checkpoint,
+        "preprocess_hash": model.preprocess.hash(),
+        "tasks": json.dumps({task: list(names) for task, names in tasks.items()}),
+        "rows": rows,
+        "package": f"lvcg-jax {__version__}",
     }
+    table = window_table(kept, join_parts(outputs), model.part_sizes, metadata)
+    table.extra |= model.lead_facts(kept)
+    table.tokens = outputs.get("tokens")
+    return record_rows(table) if rows == "record" else table
 
 
-def fresh_state(config: ConfigDict, seed):
-    """A train state as initialised from a seed, on a batch of one empty record."""
-    preprocess = make_preprocess(config)
-    beats = np.zeros((2, len(LEADS), preprocess.beat_samples))
-    batch = record_batch(beats, np.ones(2), np.ones(2), lead_mask=2 ** len(LEADS) - 1, uid=0, capacity=2)
-    return create_state(config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed)
-
-
-def embed_dataset(embedder: Embedder, data: str | Path, batch_size: int = 64, progress: bool = True) -> Table:
-    """The embedding table of all splits of a data set."""
-    metadata = read_metadata(data)
-    embedding, examples, splits = [], [], []
-    total = sum(split["examples"] for split in metadata["splits"].values())
-    with progress_bar(total=total, unit="rec", disable=not progress) as bar:
-        for split in metadata["splits"]:
-            shards = ShardSet(data, split)
-            embedding.append(join_parts(embedder.embed_shards(shards, batch_size, bar.update)))
-            examples += shards.read(range(len(shards)))
-            splits += [split] * len(shards)
-    sizes = (embedder.model.token_dim, embedder.model.state_dim, embedder.model.rhythm_dim)
-    table = example_table(examples, splits, np.concatenate(embedding), metadata)
-    table.parts = dict(zip(PARTS, sizes, strict=True))
-    table.metadata["checkpoint"] = embedder.checkpoint
+def _complete(table: Table, failures: list[Failure]) -> Table:
+    for failure in failures:
+        raise InputError(f"record {failure.record_id} has no embedding: {failure.reason}")
     return table
 
 
-def join_parts(parts: dict[str, np.ndarray]) -> np.ndarray:
-    """[structure; dynamics; rhythm]: the embedding of the paper."""
-    return np.concatenate([parts[name] for name in PARTS], axis=-1)
+def file_corpus(path: str, rate: float | None, unit: str | None, leads: str | None) -> Corpus:
+    """One file of any kind that this project reads, as a corpus of one record."""
+    if not any(Path(f"{path}{suffix}").is_file() for suffix in ("", ".hea", ".dat", ".mat")):
+        raise InputError(f"no record file {path}")
+    names = leads.split(",") if leads else None
+    flags = {"rate": rate, "unit": unit, "lead_names": names}
+
+    def read(ref: RecordRef):
+        try:
+            return read_file(ref.path, ref.record_id, rate, unit, names)
+        except InputError as error:
+            absent = [f"--{name}" for name, value in flags.items() if value is None]
+            hint = f" (for one file: {', '.join(absent)})" if "is not known" in str(error) else ""
+            raise InputError(f"{error}{hint}") from None
+
+    stem = Path(path).stem
+    return Corpus("file", "", {}, [RecordRef(stem, stem, None, {}, path)], "none given", read=read)
+
+
+def write_failures(out: str, failures: list[Failure]) -> str | None:
+    """OUT.failures.csv, or none if nothing failed; returns its name."""
+    path = Path(f"{out}.failures.csv")
+    if not failures:
+        path.unlink(missing_ok=True)
+        return None
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("record_id", "window", "reason"))
+        writer.writerows((f.record_id, "" if f.window is None else f.window, f.reason) for f in failures)
+    return str(path)
+
+
+def check_place(out: Path) -> None:
+    """Makes the folder of a table to be written, so that nobody learns only after the work that it cannot be."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out={out}: cannot write there ({error.strerror})") from None
+    if out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise InputError(f"--out={out}: cannot write there ({'a folder' if out.is_dir() else 'no permission'})")
+
+
+def parse_flags(argv: list[str] | None) -> argparse.Namespace:
+    """The command line, checked before anything is loaded."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lvcg_jax.embed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="RUN", help="run directory of lvcg_jax.train")
+    add("--data", metavar="SHARDS", help="what to embed: shards of data_prep.build,")
+    add("--wfdb", metavar="FOLDER", help="or all WFDB records below a folder (labels.csv, if there, gives the labels),")
+    add("--record", metavar="FILE", help="or one file: WFDB, .edf, .npy, .npz, .csv")
+    add("--out", required=True, metavar="FILE", help="table to write: .parquet or .npz")
+    add("--leads", metavar="I,II,V2", help="leads that the model may see (default: all that a record has)")
+    add("--rows", choices=("window", "record"), default="window", help="a row a window (default), or a record's mean")
+    add("--tokens", action="store_true", help="also store the beat tokens (.npz only)")
+    add("--which", choices=("best", "latest"), default="best", help="which checkpoint of the run (default: best)")
+    add("--random_weights", type=int, metavar="SEED", help="the control: the run's model with random weights")
+    add("--rate", type=float, help="of --record, where the file does not say: samples a second,")
+    add("--unit", help="unit (mV, uV, V),")
+    add("--lead_names", metavar="I,II,V2", help="and the lead of each column")
+    args = parser.parse_args(argv)
+    given = [f"--{name}" for name in ("data", "wfdb", "record") if getattr(args, name) is not None]
+    if len(given) != 1:
+        raise InputError(f"give one of --data, --wfdb and --record, not {' and '.join(given) or 'none'}")
+    if check_ending(args.out) != ".npz" and args.tokens:
+        raise InputError(f"--tokens needs an --out that ends in .npz, not {args.out}")
+    if args.random_weights is not None and args.data is None:
+        raise InputError("--random_weights needs --data: its norm statistics are measured on the training split")
+    for name in ("rate", "unit", "lead_names"):
+        if getattr(args, name) is not None and args.record is None:
+            raise InputError(f"--{name} is for --record: other sources say it themselves")
+    args.leads = parse_leads(args.leads) if args.leads is not None else None
+    return args
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m lvcg_jax.embed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--checkpoint", required=True, help="run directory of lvcg_jax.train")
-    parser.add_argument("--data", required=True, help="shards of data_prep.build")
-    parser.add_argument("--out", required=True, help="npz file to write")
-    parser.add_argument("--which", choices=("best", "latest"), default="best", help="which checkpoint of the run")
-    parser.add_argument(
-        "--random_weights", type=int, metavar="SEED", help="the control: the run's model with random weights"
-    )
-    parser.add_argument("--batch_size", type=int, default=64)
-    args = parser.parse_args(argv)
-    if not args.out.endswith(".npz"):
-        raise InputError(f"--out={args.out} must end in .npz")
-    read_metadata(args.data)
+    args = parse_flags(argv)
+    if args.data is not None:
+        read_metadata(args.data)
+    elif args.wfdb is not None:
+        corpus = open_corpus("wfdb", args.wfdb)
+    else:
+        corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
+    check_place(Path(args.out))
     if args.random_weights is None:
-        embedder = Embedder.load(args.checkpoint, args.which)
+        model = LVCG.load(args.checkpoint, args.which)
     else:
         config = load_config(Path(args.checkpoint) / "config.json")
-        embedder = Embedder.random(config, args.random_weights, ShardSet(args.data, "train"))
-    table = embed_dataset(embedder, args.data, args.batch_size)
-    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-    save_table(args.out, table)
+        model = LVCG.random(config, args.random_weights, ShardSet(args.data, "train"))
+    failures: list[Failure] = []
+    options = {"leads": args.leads, "rows": args.rows, "tokens": args.tokens, "failures": failures}
+    try:
+        if args.data is not None:
+            table = embed_dataset(model, args.data, **options)
+        else:
+            table = embed_corpus(model, corpus, **options)
+        save_table(args.out, table)
+    finally:
+        listed = write_failures(args.out, failures)
     parts = " + ".join(f"{name} {size}" for name, size in table.parts.items())
-    numbers = f"{len(table.record_id)} embeddings of {table.embedding.shape[1]} numbers ({parts})"
-    print(f"{numbers} from {embedder.checkpoint}: {args.out}")
+    rows = f"{len(table.record_id)} rows of {len(set(table.record_id.tolist()))} records"
+    print(f"{rows}, {table.embedding.shape[1]} numbers each ({parts}), from {model.checkpoint}: {args.out}")
+    if listed:
+        print(f"{len({failure.record_id for failure in failures})} records failed in whole or in part: see {listed}")
     return 0
 
 
