@@ -17,9 +17,9 @@ def get_config() -> ConfigDict:
     c = read_config_file(Path(__file__).with_name("pretrain.py"))
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
     c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
-    c.optim.learning_rate = 1e-3  # a short schedule: 2,400 steps are ten passes over 15,000 records
+    c.optim.learning_rate = 1e-3  # a short schedule: 1,600 steps are seven passes over 15,245 records
     c.optim.warmup_steps = 100
-    c.train.steps = 2_400
+    c.train.steps = 1_600
     c.train.log_every = 20
     c.train.validate_every = 200
     c.train.validate_records = 512

@@ -1,0 +1,140 @@
+"""A trained embedder as one file that needs nothing but JAX: weights, computation and all.
+
+    python -m lvcg_jax.export --checkpoint=RUN --out=model.stablehlo
+
+Beside it: model.json (inputs, outputs, preprocessing, lead order, checkpoint) and model.md, a model card that shows how
+to call it. The function takes beats as data_prep.preprocess makes them, for any number of records b at once:
+    beats [b,n,12,P] float32   normalised     num_beats [b] int32   how many of the n slots are filled
+    length [b,n] int32         samples        lead_mask [b] int32   bit i: LEADS[i] may be seen
+    complete [b,n] bool        R to R
+and gives a dict of the parts of the embedding: structure, dynamics and rhythm, each [b,.] float32.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax import export
+
+from data_prep.errors import InputError, run_command
+from data_prep.leads import LEADS
+from lvcg_jax.embed import Embedder
+from lvcg_jax.model import PARTS
+from lvcg_jax.model_card import model_card
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+FORMAT = 1  # of the JSON file
+
+
+def embed_function(embedder: Embedder) -> Callable[..., dict[str, jax.Array]]:
+    """The embedding as a function of arrays [b,...] alone. In the layout of model.py every record is its own group, so
+    that its beats need no packing; they are rounded to float16, as in shards."""
+
+    def embed(beats, length, complete, num_beats, lead_mask) -> dict[str, jax.Array]:
+        batch = {
+            "beats": beats.astype(jnp.float16),
+            "length": length,
+            "complete": complete,
+            "num_beats": num_beats[:, None],
+            "lead_mask": lead_mask[:, None],
+        }
+        outputs = embedder.model.apply(
+            embedder.variables, batch, batch["lead_mask"], embedder.max_beats, method="embed"
+        )
+        return {name: outputs[name][:, 0] for name in PARTS}
+
+    return embed
+
+
+def input_shapes(embedder: Embedder, b) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shape and type of each argument, in order, for b records (a number or a symbol)."""
+    n, p = embedder.max_beats, embedder.preprocess.beat_samples
+    return {
+        "beats": jax.ShapeDtypeStruct((b, n, len(LEADS), p), jnp.float32),
+        "length": jax.ShapeDtypeStruct((b, n), jnp.int32),
+        "complete": jax.ShapeDtypeStruct((b, n), jnp.bool_),
+        "num_beats": jax.ShapeDtypeStruct((b,), jnp.int32),
+        "lead_mask": jax.ShapeDtypeStruct((b,), jnp.int32),
+    }
+
+
+def export_embedder(embedder: Embedder, platforms: Sequence[str]) -> export.Exported:
+    """The embedding function with its weights, for any number of records, lowered for these platforms."""
+    (b,) = export.symbolic_shape("b")
+    shapes = input_shapes(embedder, b)
+    return export.export(jax.jit(embed_function(embedder)), platforms=tuple(platforms))(*shapes.values())
+
+
+def describe(embedder: Embedder, exported: export.Exported, data: bytes, name: str) -> dict:
+    """The facts of an exported file, as written to its JSON file."""
+    inputs = input_shapes(embedder, "b")
+    parts = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    return {
+        "format": FORMAT,
+        "file": name,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "checkpoint": embedder.checkpoint,
+        "platforms": list(exported.platforms),
+        "jax": jax.__version__,
+        "parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(embedder.variables["params"])),
+        "inputs": {key: {"shape": list(x.shape), "dtype": x.dtype.name} for key, x in inputs.items()},
+        "outputs": {key: {"shape": ["b", parts[key].shape[1]], "dtype": parts[key].dtype.name} for key in PARTS},
+        "parts": {key: parts[key].shape[1] for key in PARTS},  # their order in the embedding, and their sizes
+        "leads": list(LEADS),
+        "preprocess": embedder.preprocess.to_dict(),
+        "preprocess_hash": embedder.preprocess.hash(),
+    }
+
+
+def parse_platforms(text: str) -> list[str]:
+    """'cpu,cuda' -> ['cpu', 'cuda']."""
+    platforms = text.split(",")
+    for platform in platforms:
+        if platform not in PLATFORMS:
+            raise InputError(f"--platforms: unknown platform '{platform}', choose from {', '.join(PLATFORMS)}")
+    return platforms
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lvcg_jax.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--checkpoint", required=True, help="run directory of lvcg_jax.train")
+    parser.add_argument("--out", required=True, help="file to write, ending in .stablehlo")
+    parser.add_argument("--platforms", default="cpu,cuda,tpu", help="where it shall run (default cpu,cuda,tpu)")
+    parser.add_argument("--which", choices=("best", "latest"), default="best", help="which checkpoint of the run")
+    args = parser.parse_args(argv)
+    platforms, out = parse_platforms(args.platforms), Path(args.out)
+    if out.suffix != ".stablehlo":
+        raise InputError(f"--out={out} must end in .stablehlo")
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise InputError("the package flatbuffers is missing: pip install flatbuffers")
+    embedder = Embedder.load(args.checkpoint, args.which)
+
+    exported = export_embedder(embedder, platforms)
+    data = bytes(exported.serialize())
+    facts = describe(embedder, exported, data, out.name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _write(out, data)
+    _write(out.with_suffix(".json"), (json.dumps(facts, indent=2) + "\n").encode())
+    _write(out.with_suffix(".md"), model_card(facts, embedder.config, Path(args.checkpoint)).encode())
+    sizes = f"{len(data) / 2**20:.1f} MiB for {', '.join(platforms)}"
+    print(f"{embedder.checkpoint}: {out} ({sizes}), {out.stem}.json and the model card {out.stem}.md")
+    return 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Writes by a rename, so that a killed process leaves no half file."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,74 @@
+"""Floating-point operations of the model, counted by hand: what the arithmetic needs, not what an implementation does.
+
+Convolutions count the taps that meet a sample, not those that meet zero padding. Norms, activations, the lift, the
+projection and the rhythm encoder are left out (together under one percent). A multiplication and an addition are two.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lvcg_jax.decoder import SEED_LENGTH
+
+TRAIN_FACTOR = 3  # forward, and in the backward pass one product for each of the two factors
+
+
+def conv_flops(length: int, width: int, inputs: int, outputs: int, stride: int = 1) -> int:
+    """A zero-padded convolution over `length` samples (see layers.conv1d)."""
+    first = stride * np.arange(-(-length // stride)) - width // 2
+    taps = np.minimum(first + width, length) - np.maximum(first, 0)
+    return 2 * int(taps.sum()) * inputs * outputs
+
+
+def encoder_flops(config) -> int:
+    """One beat through the encoder."""
+    model, width = config.model, config.model.encoder_width
+    length, channels = config.preprocess.beat_samples, model.stem_features
+    total = conv_flops(length, width, 3, channels, stride=2)
+    length = -(-length // 2)
+    for features, blocks in zip(model.stage_features, model.stage_blocks, strict=True):
+        for block in range(blocks):
+            stride = 2 if block == 0 else 1
+            total += conv_flops(length, width, channels, features, stride)
+            if stride != 1 or channels != features:
+                total += conv_flops(length, 1, channels, features, stride)
+            length, channels = -(-length // stride), features
+            total += conv_flops(length, width, features, features)
+    return total + 2 * channels * model.token_dim
+
+
+def decoder_flops(config) -> int:
+    """One token through the decoder."""
+    model, width = config.model, config.model.decoder_width
+    length, channels = SEED_LENGTH, model.decoder_seed_features
+    total = 2 * model.token_dim * length * channels
+    for features in model.decoder_features:
+        length *= 2
+        total += conv_flops(length, width, channels, features) + conv_flops(length, width, features, features)
+        total += conv_flops(length, 1, channels, features)
+        channels = features
+    return total + conv_flops(length, width, channels, channels) + conv_flops(length, 1, channels, 3)
+
+
+def flops_per_beat(config) -> dict[str, int]:
+    """Forward pass of one beat through each module; a beat is decoded twice in training (own and predicted token)."""
+    d, h = config.model.token_dim, config.model.state_dim
+    return {
+        "encoder": encoder_flops(config),
+        "temporal": 2 * d * h + 6 * h * (d + h),  # read-out and the three gates
+        "decoder": decoder_flops(config),
+    }
+
+
+def model_flops(config, num_beats: np.ndarray) -> Mapping[str, int]:
+    """A batch of records with these beat counts: the embedding's forward pass ('embed') and a training step ('train').
+
+    Only valid beats count. The GRU starts from one linear map, reads out n tokens and moves n - 1 times.
+    """
+    counts = np.asarray(num_beats).reshape(-1)
+    beats, records = int(counts.sum()), int((counts > 0).sum())
+    per_beat = flops_per_beat(config)
+    d, h = config.model.token_dim, config.model.state_dim
+    temporal = beats * per_beat["temporal"] + records * (2 * d * h - 6 * h * (d + h))
+    forward = beats * per_beat["encoder"] + temporal
+    return {"embed": forward, "train": TRAIN_FACTOR * (forward + 2 * beats * per_beat["decoder"])}

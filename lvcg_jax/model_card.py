@@ -1,0 +1,157 @@
+"""The model card of an exported model: a call that works, preprocessing in words, data, training, use, limits."""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from data_prep.errors import InputError
+from data_prep.shards import read_metadata
+from lvcg_jax.metrics_log import read_metrics
+
+
+def model_card(facts: dict, config: ConfigDict, run: Path) -> str:
+    """Markdown from the facts of export.describe, the run's config and what the run directory still knows."""
+    total = sum(facts["parts"].values())
+    parts = ", ".join(f"{name} {size}" for name, size in facts["parts"].items())
+    sections = [
+        f"# ECG embedding model {facts['checkpoint']}",
+        f"`{facts['file']}` turns the beats of an ECG into {total} numbers a record ({parts}): LVCG, representations"
+        f" learned in the latent vectorcardiogram space, {facts['parameters']:,} parameters. The file is a StableHLO"
+        f" program with its weights, for {', '.join(facts['platforms'])} and any number of records at once.",
+        "## How to call it\n\n" + example_call(facts),
+        "## Preprocessing\n\n" + preprocessing_words(facts),
+        "## Data\n\n" + data_words(config, run),
+        "## Training\n\n" + training_words(facts, config, run),
+        "## Intended use\n\nFeatures of ECG records for research: linear probes, search, clustering, as input of other"
+        " models, with any subset of the twelve leads.",
+        "## Limits\n\n" + LIMITS.format(max_beats=facts["preprocess"]["max_beats"]),
+        "## Licence\n\nThe program that made this model is under the MIT licence. The weights are derived from the data"
+        " named above, whose own terms hold as well.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+LIMITS = """\
+- Not a medical device, not validated clinically: not for diagnosis, not for decisions about a patient.
+- An embedding means something only after the preprocessing above, done exactly so; nothing in the file can check that.
+- It describes records like those of its training data; other devices, ages or conditions may fare worse, unnoticed.
+- Leads that do not span three dimensions (one or two leads, limb leads only) leave a part of the heart's vector unseen.
+- Beats are cut at R peaks: where these are not found (ventricular fibrillation, strong noise), the embedding is void.
+- At most the first {max_beats} intervals of a window stay apart; the rest is merged into the last."""
+
+
+def example_call(facts: dict) -> str:
+    """A call from Python that works as it stands, given `signal_mv` [samples, leads], `rate` and `leads`."""
+    stem, n = facts["file"].removesuffix(".stablehlo"), facts["inputs"]["beats"]["shape"][1]
+    total = sum(facts["parts"].values())
+    return f'''```python
+import json
+from pathlib import Path
+import numpy as np
+from jax import export
+from data_prep.preprocess import Preprocess  # of lvcg-jax; or your own code that does the same
+
+facts = json.loads(Path("{stem}.json").read_text())
+embed = export.deserialize(Path("{stem}.stablehlo").read_bytes()).call
+windows = Preprocess.from_dict(facts["preprocess"]).prepare(signal_mv, rate, leads)
+fill = lambda x: np.pad(x, [(0, {n} - len(x))] + [(0, 0)] * (x.ndim - 1))
+arrays = [np.stack([fill(getattr(w, name)) for w in windows]) for name in ("beats", "length", "complete")]
+counts = np.array([len(w.length) for w in windows], np.int32)
+masks = np.array([w.lead_mask for w in windows], np.int32)
+parts = embed(*arrays, counts, masks)
+embedding = np.concatenate([parts[name] for name in facts["parts"]], axis=-1)  # [windows, {total}]
+```
+
+Inputs, in this order, for b records of at most {n} beats (unused slots may hold anything):
+
+| argument | shape | type |
+|---|---|---|
+{_table_of(facts["inputs"])}
+
+Bit i of `lead_mask` says that lead i may be seen, in the order {", ".join(facts["leads"])}. The call gives a dict:
+
+| part | shape | type |
+|---|---|---|
+{_table_of(facts["outputs"])}'''
+
+
+def _table_of(arrays: dict) -> str:
+    return "\n".join(
+        f"| `{name}` | [{', '.join(str(size) for size in array['shape'])}] | {array['dtype']} |"
+        for name, array in arrays.items()
+    )
+
+
+def preprocessing_words(facts: dict) -> str:
+    """Every step with its numbers."""
+    p = facts["preprocess"]
+    scale = {"lead": "each lead is z-scored", "record": "all leads are centred and divided by one common scale"}
+    height = f"{p['peak_height']:g} standard deviations (tried again with {p['peak_retry_height']:g} if under three)"
+    peaks = {
+        "lead_ii": f"R peaks on lead II: higher than {height}, at least {p['peak_distance']:g} s apart; without a"
+        " usable lead II, from all leads",
+        "vcg": "R peaks from all leads there are: peaks of the speed (5-25 Hz) of the heart vector lifted with the"
+        f" {p['geometry']} geometry, at least {p['peak_distance']:g} s apart",
+    }
+    recover = "; limb leads that follow exactly from others are recovered" if p["recover_limb_leads"] else ""
+    steps = [
+        "Leads by name, in mV; absent ones are missing, never filled with zeros.",
+        f"Gaps up to {p['max_gap_seconds']:g} s (and samples over {p['max_mv']:g} mV from their lead's median) are"
+        f" interpolated; a lead with a longer gap is missing, as is one that spans less than {p['flat_mv']:g} mV,"
+        f" stands still for {p['flat_share']:.0%} of the window or has {p['rail_share']:.0%} of its samples at a rail.",
+        f"Anti-aliased resampling to {p['rate']:g} Hz, zero-phase Butterworth band-pass {p['band_low']:g}-"
+        f"{p['band_high']:g} Hz of order {p['filter_order']}, windows of {p['seconds']:g} s{recover};"
+        f" {scale[p['normalise']]}.",
+        f"{peaks[p['peaks']]}; peaks nearer than {p['rr_min']:g} s merge.",
+        f"Intervals from peak to peak and the two partial ones at the ends tile the window, at most {p['max_beats']};"
+        f" each is linearly resampled to {p['beat_samples']} samples.",
+    ]
+    numbered = "\n".join(f"{k}. {step}" for k, step in enumerate(steps, start=1))
+    return f"{numbered}\n\nHash of all fields (in the JSON file): `{facts['preprocess_hash']}`."
+
+
+def data_words(config: ConfigDict, run: Path) -> str:
+    """What the model was trained on, if the data set is still where the run found it."""
+    try:
+        metadata = read_metadata(config.data.dir or run / "data")
+    except InputError:
+        return "The data set of the training run is not at hand any more; the checkpoint does not hold its description."
+    splits = [
+        f"{name}: {split['examples']:,} windows of {split['patients']:,} patients, {split['beats']:,} intervals"
+        for name, split in metadata["splits"].items()
+    ]
+    lines = "\n".join(f"- {line}" for line in splits)
+    made_up = " (made up by a program, not recorded from people)" if metadata["corpus"] == "synthetic" else ""
+    return f"Corpus `{metadata['corpus']}`{made_up}; splits by patient ({metadata['split_rule']}):\n\n{lines}"
+
+
+def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
+    """The objective, the sizes, the optimiser, and how far this checkpoint got."""
+    g, m, loss, o = config.geometry, config.model, config.loss, config.optim
+    matrix = g.matrix if isinstance(g.matrix, str) else "own"
+    rows = {
+        "views": f"{g.num_visible} visible leads a record and step, {matrix} geometry, eps {g.eps:g}"
+        + (", learnable" if g.learnable else ""),
+        "loss": f"hidden leads {loss.lambda_ecg:g}, heart vector {loss.lambda_vcg:g}, dynamics {loss.lambda_temp:g},"
+        f" rhythm {loss.lambda_rhythm:g}; {loss.reduction} over elements",
+        "encoder": f"stem {m.stem_features}, stages {list(m.stage_features)}, blocks {list(m.stage_blocks)}, kernel"
+        f" {m.encoder_width}, {m.norm} norm, dropout {m.dropout:g}",
+        "optimiser": f"AdamW, learning rate {o.learning_rate:g} ({o.schedule}, warm-up {o.warmup_steps}), weight decay"
+        f" {o.weight_decay:g}, clip {o.clip_norm:g}",
+        "batch": f"{config.data.batch_size} records",
+        "steps": f"{config.train.steps:,} planned, checkpoint {facts['checkpoint']}",
+        "compute type": m.dtype,
+        "seed": config.seed,
+    }
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    text = (
+        f"Self-supervised: hidden leads are predicted from visible ones, no label is used.\n\n| | |\n|---|---|\n{table}"
+    )
+    validation = [row for row in read_metrics(run) if row["kind"] == "validation"]
+    if validation:
+        best = min(validation, key=lambda row: row["loss"])
+        text += (
+            f"\n\nBest validation at step {best['step']:,}: loss {best['loss']:.4g}, R2 of hidden leads"
+            f" {best['ecg_r2']:.3f}, of the heart vector {best['vcg_r2']:.3f}."
+        )
+    return text
