@@ -6,8 +6,10 @@ A checkpoint holds the train state, the position in the data, the config and the
 the background under a temporary name and renames it, so a killed process leaves the previous one intact.
 """
 
+import contextlib
 import importlib.metadata
 import json
+import logging
 import platform
 import sys
 from pathlib import Path
@@ -74,9 +76,22 @@ class Checkpoints:
             "config": json.loads(self.config.to_json()),
             **meta,
         }
-        manager.save(
-            step, args=ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)), force=True
-        )
+        items = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
+        with self._told():
+            manager.save(step, args=items, force=True)
+
+    @contextlib.contextmanager
+    def _told(self):
+        """A checkpoint that cannot be written (now, or the one under way) ends the run with one line, not a trace."""
+        try:
+            yield
+        except Exception as error:  # the file system, tensorstore and orbax each have their own ways to say it
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a trace for every array that was not written
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise InputError(
+                f"a checkpoint could not be written to {self.workdir} ({lines[0][:120]}): is the disk full? The one"
+                " before is intact: make room and start the same command again"
+            ) from error
 
     def save(self, step: int, state) -> None:
         """Saves the newest state; a step that is already there is left as it is."""
@@ -118,8 +133,9 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Blocks until background saves are on disk."""
-        self._latest.wait_until_finished()
-        self._best.wait_until_finished()
+        with self._told():
+            self._latest.wait_until_finished()
+            self._best.wait_until_finished()
 
     def close(self) -> None:
         self._latest.close()

@@ -1,13 +1,21 @@
 """Numbers of a run as JSON lines and TensorBoard events."""
 
 import json
+import time
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+
+from data_prep.errors import InputError
 
 
 class MetricsLog:
-    """Appends to RUN/metrics.jsonl and RUN/tensorboard; after a resume, steps that run again are dropped."""
+    """Appends to RUN/metrics.jsonl and RUN/tensorboard; after a resume, steps that run again are dropped.
+
+    Both are written at once, in the caller's thread: a disk that fills is told, and cannot make the run wait for ever.
+    """
 
     def __init__(self, workdir: Path, resume_step: int):
         self.path = workdir / "metrics.jsonl"
@@ -16,17 +24,32 @@ class MetricsLog:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
         temporary.replace(self.path)
         self._file = self.path.open("a", buffering=1)
-        purge = resume_step + 1 if resume_step else None
-        self._events = SummaryWriter(str(workdir / "tensorboard"), purge_step=purge)
+        (workdir / "tensorboard").mkdir(exist_ok=True)
+        self._events = EventsWriter(str(workdir / "tensorboard" / "events"))
+        if resume_step:  # TensorBoard hides what an earlier event file has from this step on
+            start = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
 
     def write(self, step: int, kind: str, values: dict[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, "kind": kind, **{k: float(v) for k, v in values.items()}}) + "\n")
-        for name, value in values.items():
-            self._events.add_scalar(f"{kind}/{name}", float(value), step)
+        """One row: the step, whether it is of training or validation, and its numbers."""
+        values = {name: float(value) for name, value in values.items()}
+        points = [Summary.Value(tag=f"{kind}/{name}", simple_value=value) for name, value in values.items()]
+        try:
+            self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
+            self._events.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+            self._events.flush()
+        except OSError as error:
+            raise InputError(
+                f"the numbers of step {step} could not be written to {self.path} ({error.strerror}): is the disk full?"
+                " The last checkpoint is intact: make room and start the same command again"
+            ) from None
 
     def close(self) -> None:
-        self._file.close()
-        self._events.close()
+        try:
+            self._file.close()
+            self._events.close()
+        except OSError:
+            pass  # it was told when it was written
 
 
 def read_metrics(workdir: Path) -> list[dict]:

@@ -244,7 +244,7 @@ def main(argv) -> int:
         raise InputError(f"unexpected argument '{argv[1]}': flags are written --name=value")
     if _CONFIG.value is None or _WORKDIR.value is None:
         raise InputError("--config and --workdir are needed, e.g. --config=configs/pretrain.py --workdir=runs/paper")
-    logging.set_verbosity(logging.WARNING)  # the libraries' own chatter hides the progress bar
+    logging.set_verbosity(logging.FATAL)  # the libraries log what they also raise, with traces that hide our one line
     join_processes()
     train_and_evaluate(_CONFIG.value, _WORKDIR.value)
     return 0

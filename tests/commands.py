@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs" / "pretrain.py"
@@ -39,6 +42,20 @@ def run(module: str, *arguments: str, devices: int = 1) -> subprocess.CompletedP
     process = start(module, *arguments, devices=devices)
     out, err = process.communicate(timeout=400)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def wait_for_step(workdir, step: int, process: subprocess.Popen) -> None:
+    """Returns once a running training has logged this step."""
+    from lvcg_jax.metrics_log import read_metrics
+
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"ended early: {process.stderr.read()[-3000:]}")
+        if any(row["step"] >= step for row in read_metrics(workdir)):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"no step {step} within 300 s")
 
 
 def train_arguments(workdir, data, *overrides: str, variant: str = "smoke") -> list[str]:

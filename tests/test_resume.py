@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import ROOT, run, start, train_arguments
+from commands import ROOT, run, start, train_arguments, wait_for_step
 
 from lvcg_jax.embed import Embedder
 from lvcg_jax.metrics_log import read_metrics
@@ -52,17 +52,6 @@ def assert_same_run(workdir, reference):
     assert train_losses(workdir) == train_losses(reference)
     for mine, theirs in zip(parameters(workdir), parameters(reference), strict=True):
         np.testing.assert_array_equal(mine, theirs)
-
-
-def wait_for_step(workdir, step, process):
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            pytest.fail(f"ended early: {process.stderr.read()[-3000:]}")
-        if any(row["step"] >= step for row in read_metrics(workdir)):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"no step {step} within 300 s")
 
 
 def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(shards_dir, reference, tmp_path):
