@@ -60,6 +60,7 @@ def draw_ecg(
     r_peaks: Sequence[int] | None = None,
     overlays: dict[str, np.ndarray] | None = None,
     present: np.ndarray | None = None,
+    hidden: np.ndarray | None = None,
     layout: str = "3x4",
     caption: str = "",
 ) -> Path:
@@ -67,7 +68,8 @@ def draw_ecg(
 
     layout '3x4': 2.5 s of each lead in the usual four columns and a rhythm strip of lead II (of the first lead there
     is, if II is missing); 'rows': every lead for 10 s. The first 10 s are drawn. `overlays` {name: [12,T]} lie over
-    the signal, `r_peaks` (samples) are triangles, a lead that is not `present` (or not finite) is named as missing.
+    the signal, `r_peaks` (samples) are triangles, a lead that is not `present` (or not finite) and has no overlay is
+    named as missing. The signal of leads that are `hidden` [12] is grey.
     """
     signal = np.asarray(signal_mv, np.float64)
     if signal.ndim != 2 or signal.shape[0] != len(LEADS) or signal.shape[1] < 2:
@@ -79,6 +81,10 @@ def draw_ecg(
         if values.shape != signal.shape:
             raise InputError(f"overlay '{name}' has shape {values.shape}, the signal {signal.shape}")
     present = np.isfinite(signal).any(1) & (True if present is None else np.asarray(present, bool))
+    derived = np.any(
+        [np.zeros(len(LEADS), bool), *(np.isfinite(values).any(1) for values in overlays.values())], axis=0
+    )
+    ink = [GREY if hidden is not None and hidden[i] else INK for i in range(len(LEADS))]
     seconds = min(10.0, signal.shape[1] / rate)
     column = seconds / 4 if layout == "3x4" else seconds
     rhythm = "II" if present[1] or not present.any() else LEADS[int(np.argmax(present))]
@@ -91,7 +97,7 @@ def draw_ecg(
     else:
         strips = [(name, row, 0, 0, seconds) for row, name in enumerate(LEADS)]
         rows, pitch = 12, 20.0
-    shown = [signal[present], *(values[present] for values in overlays.values())]
+    shown = [signal[present], *(values[np.isfinite(values).any(1)] for values in overlays.values())]
     reach = max((np.nanmax(np.abs(s)) for s in shown if s.size), default=0.0)
     gain = 10.0 if reach * 10 <= 1.1 * pitch else 5.0
 
@@ -119,13 +125,15 @@ def draw_ecg(
             axes.plot(pulse[:, 0], base + pulse[:, 1], color=INK, linewidth=0.9)
         elif layout == "3x4":
             axes.vlines(25 * x0, base - 4, base + 4, INK, linewidth=0.9)
-        if not present[lead]:
+        if not present[lead] and not derived[lead]:
             axes.plot([25 * begin + 2, 25 * end - 2], [base, base], color=GREY, linewidth=0.8, linestyle=(0, (2, 3)))
             axes.text(25 * (begin + end) / 2, base + 2.5, "not recorded", color=GREY, fontsize=8, ha="center")
             continue
         span = slice(round(begin * rate), min(round(end * rate) + 1, signal.shape[1]))
         x = 25 * np.arange(span.start, span.stop) / rate
-        axes.plot(x, base + gain * signal[lead, span], color=INK, linewidth=0.9, solid_joinstyle="round", zorder=3)
+        if present[lead]:
+            trace = base + gain * signal[lead, span]
+            axes.plot(x, trace, color=ink[lead], linewidth=0.9, solid_joinstyle="round", zorder=3)
         for colour, values in zip(colours, overlays.values(), strict=False):
             axes.plot(x, base + gain * values[lead, span], color=colour, linewidth=1.0, alpha=0.9, zorder=4)
         bottom_row = row == rows - 1
@@ -137,6 +145,8 @@ def draw_ecg(
     up = 1 - 4 / full_height
     figure.text(side / full_width, up, title, fontsize=12, fontweight="bold", color=INK, va="top")
     handles = [("signal", INK), *zip(overlays, colours, strict=False)] if overlays else []
+    if hidden is not None and np.any(present & hidden):
+        handles.insert(1, ("hidden", GREY))
     for i, (name, colour) in enumerate(reversed(handles)):
         x = 1 - (side + 42 * i) / full_width
         figure.text(x, up, f"— {name}", fontsize=10, fontweight="bold", color=colour, ha="right", va="top")
