@@ -28,7 +28,7 @@ from lvcg_jax.inference import LVCG
 from lvcg_jax.lead_methods import FittedLeads, LeadMethod, check_methods, make_methods, to_mv
 from lvcg_jax.lead_scores import score_leads
 from lvcg_jax.lead_views import Windows, list_entries
-from lvcg_jax.report import markdown_table
+from lvcg_jax.probe_tables import markdown_table
 
 PAPER_EPS = 1e-4
 

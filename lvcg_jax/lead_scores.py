@@ -17,7 +17,7 @@ import numpy as np
 
 from data_prep.leads import LEADS
 from lvcg_jax import metrics
-from lvcg_jax.report import markdown_table
+from lvcg_jax.probe_tables import markdown_table
 
 MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv", "r2_mv")
 LEAD_MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv")  # in one lead R2 is the same in any unit

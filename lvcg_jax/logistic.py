@@ -1,11 +1,13 @@
 """Linear classifiers for the probe: all classes at once, the setting chosen by validation macro AUROC.
 
-`fit_ridge` is L2-regularised logistic regression on standardised features over a path of strengths; `fit_paper` is one
+`fit_ridge` is L2-regularised logistic regression on standardised features over a path of strengths; `fit_adam` is one
 linear layer trained by Adam with early stopping. Both take features [m,d] and labels bool [m,c] of the training and
-validation rows, and return a score function [m,d] -> [m,c] and the chosen setting.
+validation rows, and return a `Linear`, which scores rows [m,d] -> [m,c], and the chosen setting.
 
 Axis letters: m row, d feature, k rotated feature, c class.
 """
+
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -15,81 +17,98 @@ import optax
 from lvcg_jax import metrics
 
 STRENGTHS = tuple(float(f"{x:.3g}") for x in np.logspace(2, -4, 13))  # L2 penalties, strong to weak
-ADAM, EPOCHS = optax.adam(1e-3), 50
+ADAM = optax.adam(1e-3)
+ADAM_SETTINGS = {"paper": {"standardise": True, "epochs": 200}, "release": {"standardise": False, "epochs": 50}}
 
 
-@jax.jit
-def _ridge_solve(z, y, row_weight, variance, strength, w):
-    """L2-logistic weights [k,c] for one strength, started from w; also the steps taken.
+@dataclass(frozen=True)
+class Linear:
+    """One linear layer on shifted and scaled features; scores are logits."""
+
+    weights: np.ndarray  # [d,c]
+    bias: np.ndarray  # [c]
+    shift: np.ndarray  # [d]
+    scale: np.ndarray  # [d], infinite for a feature that is constant in training
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return (x - self.shift) / self.scale @ self.weights + self.bias
+
+
+def _softplus_sigmoid(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log(1 + exp(f)) and 1 / (1 + exp(-f)), safe for large |f|."""
+    e = np.exp(-np.abs(f))
+    return np.maximum(f, 0) + np.log1p(e), np.where(f >= 0, 1, e) / (1 + e)
+
+
+def _ridge_solve(z, y, variance, strength, w, most_steps=100):
+    """L2-logistic weights float32 [k,c] for one strength, started from w.
 
     z [m,k] has uncorrelated columns of the given variance and a last column of ones (not penalised), so the Hessian is
-    nearly diagonal and L-BFGS preconditioned by it needs few steps. Each class has its own steps and stops on its own.
+    nearly diagonal and L-BFGS preconditioned by it needs few steps. Each class has its own steps and leaves when it is
+    done. Numpy, since compiling this for the many shapes of a probe would take longer than running it.
     """
-    penalty = strength * jnp.ones((z.shape[1], 1)).at[-1].set(0.0)
-
-    def mean(a):
-        return jnp.einsum("m,mc->c", row_weight, a)
-
-    def multiply(a, b):
-        return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    solved, classes = w.copy(), np.arange(w.shape[1])
+    row_weight = np.full(len(z), 1 / len(z), np.float32)
+    penalty = np.full((z.shape[1], 1), strength, np.float32)
+    penalty[-1] = 0.0
 
     def loss(w, f):
-        return mean(jax.nn.softplus(f) - y * f) + 0.5 * (penalty * w * w).sum(0)
+        softplus, p = _softplus_sigmoid(f)
+        return row_weight @ (softplus - y * f) + 0.5 * (penalty * w * w).sum(0), p
 
-    def gradient(w, f):
-        return multiply((row_weight[:, None] * (jax.nn.sigmoid(f) - y)).T, z).T + penalty * w
+    def gradient(w, p):
+        return z.T @ (row_weight[:, None] * (p - y)) + penalty * w
 
-    def step(state):
-        i, w, f, value, g, steps, changes, rho, running = state
+    f = z @ w
+    value, p = loss(w, f)
+    inverse = 1.0 / (variance[:, None] * np.maximum(row_weight @ (p * (1 - p)), 1e-4) + penalty)  # [k,c]
+    g, past = gradient(w, p), []  # past: the last six (step, change of gradient, 1 / their product)
+    for _ in range(most_steps):
         q, alphas = g, []
-        for j in reversed(range(len(steps))):
-            alphas.append(rho[j] * (steps[j] * q).sum(0))
-            q = q - alphas[-1] * changes[j]
-        curvature = (changes[-1] * inverse * changes[-1]).sum(0) * rho[-1]
-        q = q * inverse / jnp.where(curvature > 0, curvature, 1.0)
-        for j, alpha in enumerate(reversed(alphas)):
-            q = q + (alpha - rho[j] * (changes[j] * q).sum(0)) * steps[j]
-        direction = jnp.where(running, -q, 0.0)
-        slope, df = (g * direction).sum(0), multiply(z, direction)
-
-        def try_length(t):
-            tried = loss(w + t * direction, f + t * df)
-            return tried, tried > value + 1e-4 * t * slope + 1e-6 * value
-
-        def halve(s):
-            t = jnp.where(s[1], 0.5 * s[0], s[0])
-            tried, failed = try_length(t)
-            return t, failed, tried, s[3] + 1
-
-        t = jnp.ones_like(value)
-        tried, failed = try_length(t)
-        t, failed, tried, _ = jax.lax.while_loop(lambda s: s[1].any() & (s[3] < 12), halve, (t, failed, tried, 0))
-        t, value = jnp.where(failed, 0.0, t), jnp.where(failed, value, tried)
-        new_w, new_f = w + t * direction, f + t * df
-        new_g = gradient(new_w, new_f)
+        for step, change, rho in reversed(past):
+            alphas.append(rho * (step * q).sum(0))
+            q = q - alphas[-1] * change
+        q = q * inverse
+        if past:
+            curvature = (past[-1][1] * inverse * past[-1][1]).sum(0) * past[-1][2]
+            q = q / np.where(curvature > 0, curvature, 1)
+        for (step, change, rho), alpha in zip(past, reversed(alphas), strict=True):
+            q = q + (alpha - rho * (change * q).sum(0)) * step
+        slope, df, t = -(g * q).sum(0), -(z @ q), np.ones_like(value)
+        for _ in range(13):
+            new_w, new_f = w - t * q, f + t * df
+            new_value, p = loss(new_w, new_f)
+            failed = new_value > value + 1e-4 * t * slope + 1e-6 * value
+            if not failed.any():
+                break
+            t = np.where(failed, 0.5 * t, t)
+        new_g = gradient(new_w, p)
+        solved[:, classes[~failed]] = new_w[:, ~failed]
         product = ((new_w - w) * (new_g - g)).sum(0)
-        steps = jnp.concatenate([steps[1:], (new_w - w)[None]])
-        changes = jnp.concatenate([changes[1:], (new_g - g)[None]])
-        rho = jnp.concatenate([rho[1:], jnp.where(product > 1e-12, 1.0 / jnp.maximum(product, 1e-12), 0.0)[None]])
-        running = running & ~failed & ((new_g * inverse * new_g).sum(0) > 1e-5 * value)
-        return i + 1, new_w, new_f, value, new_g, steps, changes, rho, running
+        rho = np.where(product > 1e-12, 1 / np.maximum(product, 1e-12), 0)
+        past = [*past[-5:], (new_w - w, new_g - g, rho)]
+        w, f, value, g = new_w, new_f, new_value, new_g
+        goes_on = ~failed & ((g * inverse * g).sum(0) > 1e-5 * value)
+        if not goes_on.any():
+            break
+        if not goes_on.all():
+            past = [tuple(a[..., goes_on] for a in entry) for entry in past]
+            w, f, value, g, y, inverse, classes = (a[..., goes_on] for a in (w, f, value, g, y, inverse, classes))
+    return solved
 
-    f = multiply(z, w)
-    p = jax.nn.sigmoid(f)
-    inverse = 1.0 / (variance[:, None] * jnp.maximum(mean(p * (1 - p)), 1e-4) + penalty)  # [k,c]
-    history = jnp.zeros((6, *w.shape))
-    first = (0, w, f, loss(w, f), gradient(w, f), history, history, history[:, 0], jnp.ones(y.shape[1], bool))
-    steps, w, *_ = jax.lax.while_loop(lambda s: s[-1].any() & (s[0] < 100), step, first)
-    return w, steps
+
+def _mean_and_scale(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of features [m,d]; infinite for a constant one, so that it says nothing."""
+    mean, scale = x.mean(0), x.std(0)
+    return mean, np.where(scale > 1e-6 * (np.abs(x).max(0) + 1e-30), scale, np.inf)
 
 
 def fit_ridge(x, y, x_val, y_val, seed, strengths, patience=3):
-    """(score function, chosen strength), from strong to weak, each started from the one before.
+    """(linear layer, chosen strength), from strong to weak, each started from the one before.
 
     Solved in the principal axes of the training rows; stops after `patience` strengths that do not improve validation.
     """
-    shift, scale = x.mean(0), x.std(0)
-    scale = np.where(scale > 1e-6 * (np.abs(x).max(0) + 1e-30), scale, np.inf)  # a constant feature says nothing
+    shift, scale = _mean_and_scale(x)
     x, x_val = (((a - shift) / scale).astype(np.float32) for a in (x, x_val))
     m, d = x.shape
     if m >= d:
@@ -98,26 +117,23 @@ def fit_ridge(x, y, x_val, y_val, seed, strengths, patience=3):
         variance, left = np.linalg.eigh((x @ x.T / m).astype(np.float64))
         kept = variance > 1e-7 * max(variance[-1], 1e-30)
         variance, basis = variance[kept], x.T @ left[:, kept] / np.sqrt(m * variance[kept])
-    k = len(variance)
-    z = np.zeros((_bucket(m), _bucket(k) + 1), np.float32)  # padded so that few shapes are compiled
-    z[:m, :k], z[:m, -1] = x @ basis.astype(np.float32), 1.0
-    target = np.zeros((len(z), y.shape[1]), np.float32)
-    target[:m] = y
-    variance = np.concatenate([np.maximum(variance, 0), np.zeros(z.shape[1] - 1 - k), [1.0]]).astype(np.float32)
-    row_weight = (np.arange(len(z)) < m).astype(np.float32) / m
-    data = [jnp.asarray(a) for a in (z, target, row_weight, variance)]
-    w = jnp.zeros((z.shape[1], y.shape[1])).at[-1].set(jax.scipy.special.logit(y.mean(0, dtype=np.float32)))
+    basis = basis.astype(np.float32)
+    z = np.concatenate([x @ basis, np.ones((m, 1), np.float32)], 1)
+    z_val = x_val @ basis
+    variance = np.append(np.maximum(variance, 0), 1).astype(np.float32)
+    target, share = y.astype(np.float32), y.mean(0, dtype=np.float64)
+    w = np.zeros((z.shape[1], y.shape[1]), np.float32)
+    w[-1] = np.log(share / (1 - share))
     best, kept, since = -1.0, None, 0
     for strength in sorted(strengths, reverse=True):
-        w, _ = _ridge_solve(*data, np.float32(strength), w)
-        solved = np.asarray(w)
-        weights, bias = basis @ solved[:k], solved[-1]
-        value = metrics.macro_auroc(y_val, x_val @ weights + bias)[0]
+        w = _ridge_solve(z, target, variance, strength, w)
+        value = metrics.macro_auroc(y_val, z_val @ w[:-1] + w[-1])[0]
         if value > best:
-            best, kept, since = value, (weights, bias, strength), 0
+            best, kept, since = value, (w, strength), 0
         elif (since := since + 1) >= patience:
             break
-    return lambda a: (a - shift) / scale @ kept[0] + kept[1], kept[2]
+    w, strength = kept
+    return Linear(basis @ w[:-1], w[-1], shift, scale), strength
 
 
 @jax.jit
@@ -135,17 +151,17 @@ def _adam_epoch(params, state, x, y, order, row_weight):
     return jax.lax.scan(step, (params, state), (order, row_weight))[0]
 
 
-def fit_paper(x, y, x_val, y_val, seed, strengths, batch=256, patience=5):
-    """(score function, epoch whose weights were kept)."""
-    m, rng = len(x), np.random.default_rng(seed)
-    pad = _bucket(m) - m
+def fit_adam(x, y, x_val, y_val, seed, standardise, epochs, batch=256, patience=5):
+    """(linear layer, epoch whose weights were kept), after at most `epochs`."""
+    (m, d), rng = x.shape, np.random.default_rng(seed)
+    shift, scale = _mean_and_scale(x) if standardise else (np.zeros(d, np.float32), np.ones(d, np.float32))
+    x, x_val = ((a - shift) / scale for a in (x, x_val))
+    pad = _bucket(m) - m  # so that few shapes are compiled
     x, y = (np.pad(a.astype(np.float32), ((0, pad), (0, 0))) for a in (x, y))
-    params = (jnp.zeros((x.shape[1], y.shape[1])), jnp.zeros(y.shape[1]))
+    params = (jnp.zeros((d, y.shape[1])), jnp.zeros(y.shape[1]))
     state, best, kept, kept_epoch = ADAM.init(params), -1.0, None, 0
-    batches = -(-len(x) // batch)
-    row_weight = (np.arange(batches * batch) < m).astype(np.float32).reshape(batches, batch)
-    row_weight = row_weight[: -(-m // batch)]
-    for epoch in range(1, EPOCHS + 1):
+    row_weight = (np.arange(-(-m // batch) * batch) < m).astype(np.float32).reshape(-1, batch)
+    for epoch in range(1, epochs + 1):
         order = np.resize(rng.permutation(m), row_weight.shape)
         params, state = _adam_epoch(params, state, x, y, order, row_weight)
         weights, bias = (np.asarray(p, np.float64) for p in params)
@@ -154,7 +170,7 @@ def fit_paper(x, y, x_val, y_val, seed, strengths, batch=256, patience=5):
             best, kept, kept_epoch = value, (weights, bias), epoch
         elif epoch - kept_epoch >= patience:
             break
-    return lambda a: a @ kept[0] + kept[1], kept_epoch
+    return Linear(*kept, shift, scale), kept_epoch
 
 
 def _bucket(n: int) -> int:

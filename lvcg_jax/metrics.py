@@ -4,7 +4,7 @@ A class that has no positive (or no negative) row has no AUROC. It is left out o
 counted as 0.5. Axis letters: m row, c class, r resample.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -48,7 +48,33 @@ def bootstrap_auroc(
     resampled values may be subtracted (paired comparison).
     """
     labels, scores, _ = _matrices(labels, scores, None)
-    rows, classes = labels.shape
+    order = np.argsort(scores, axis=0, kind="stable")  # [m,c]
+    out = np.full((resamples, labels.shape[1]), np.nan)
+    for block, weights in _resample(len(labels), groups, resamples, seed):
+        for c in range(labels.shape[1]):
+            out[block, c] = _weighted_auroc(labels[:, c], scores[:, c], order[:, c], weights)
+    return out
+
+
+def bootstrap_f1(
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    groups: np.ndarray | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> np.ndarray:
+    """F1 of yes/no predictions [m,c] in the resamples of `bootstrap_auroc`, [r,c]; NaN where one has no positive."""
+    labels, predicted = _binary(labels), _binary(predicted)
+    counted = np.concatenate([labels & predicted, labels, predicted], axis=1).astype(np.float64)  # [m,3c]
+    out = np.full((resamples, labels.shape[1]), np.nan)
+    for block, weights in _resample(len(labels), groups, resamples, seed):
+        hits, positive, yes = np.split(weights.T @ counted, 3, axis=1)  # [r,c] each
+        out[block] = np.where(positive > 0, 2.0 * hits / np.maximum(positive + yes, 1.0), np.nan)
+    return out
+
+
+def _resample(rows: int, groups: np.ndarray | None, resamples: int, seed: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """How often each row is drawn in each resample: blocks of resamples with their row weights [m,r]."""
     if groups is None:
         index, draws = np.arange(rows), rows
     else:
@@ -56,18 +82,13 @@ def bootstrap_auroc(
             raise InputError(f"the bootstrap got {len(groups)} group ids for {rows} rows; give one id per row")
         names, index = np.unique(np.asarray(groups), return_inverse=True)
         draws = len(names)
-    order = np.argsort(scores, axis=0, kind="stable")  # [m,c]
-    out = np.full((resamples, classes), np.nan)
     rng = np.random.default_rng(seed)
     chunk = int(np.clip(2**18 // max(rows, 1), 8, 256))  # keeps one block of weights in cache
     for first in range(0, resamples, chunk):
         size = min(chunk, resamples - first)
         drawn = rng.integers(0, draws, (size, draws)) + draws * np.arange(size)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size * draws).reshape(size, draws)
-        weights = np.ascontiguousarray(counts[:, index].T, dtype=np.float64)  # [m,r]
-        for c in range(classes):
-            out[first : first + size, c] = _weighted_auroc(labels[:, c], scores[:, c], order[:, c], weights)
-    return out
+        yield slice(first, first + size), np.ascontiguousarray(counts[:, index].T, dtype=np.float64)
 
 
 def _weighted_auroc(labels: np.ndarray, scores: np.ndarray, order: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -121,6 +142,12 @@ def f1_score(labels: np.ndarray, predicted: np.ndarray) -> float:
     if not labels.any():
         return float("nan")
     return float(2.0 * (labels & predicted).sum() / (labels.sum() + predicted.sum()))
+
+
+def f1_always_yes(labels: np.ndarray) -> float:
+    """F1 of answering yes for every row, 2p / (1 + p) at a share p of positives: what no knowledge at all reaches."""
+    share = float(_binary(labels).mean())
+    return 2.0 * share / (1.0 + share) if share else float("nan")
 
 
 def best_f1_threshold(labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:

@@ -1,83 +1,83 @@
 """Linear probe of frozen features: how much of a label can one linear layer read out of an embedding?
 
 Every model is probed on the same rows with the same label subsets, and reported as test macro AUROC (mean over seeds)
-with a 95% bootstrap interval over patients. Protocols:
+with a 95% bootstrap interval over patients, and as F1 at thresholds chosen on the validation split. Protocols:
 
-`ridge`  features standardised on the training subset, L2-regularised logistic regression for all classes at once,
-         strength chosen by validation macro AUROC. Deterministic: a seed only redraws the label subset.
-`paper`  one linear layer on the raw features, Adam 1e-3, batches of 256, at most 50 epochs, stopping after 5 epochs
-         without a better validation macro AUROC. The layer starts at zero, the seed also shuffles the batches.
+ridge     features standardised on the training subset, L2-regularised logistic regression for all classes at once,
+          strength chosen by validation macro AUROC. Deterministic: a seed only redraws the label subset.
+paper     one linear layer, Adam 1e-3, batches of 256, stopping after 5 epochs without a better validation macro AUROC
+          (at most 200). The layer starts at zero, the seed also shuffles the batches. Features are standardised, which
+          the paper leaves open: on raw features of small scale this rate ends far from the optimum.
+release   the same on raw features with at most 50 epochs, as the authors' published code does it.
+finetune  not frozen: the ridge head first, then the encoder with it (see lvcg_jax/finetune.py).
 
     python -m lvcg_jax.probe --embeddings=emb.npz --control=random=random.npz --control=median_beat=beat.npz
+    python -m lvcg_jax.probe --embeddings=emb.npz --labels=labels.csv --task=sepsis --predictions=scores.csv
+    python -m lvcg_jax.probe --protocol=finetune --checkpoint=RUN --data=SHARDS --task=super --fractions=0.1
 
-Axis letters: m row, d feature, c class, r resample.
+Where a record has several windows, each is a row to learn from, and the record's score is the mean over its windows.
+Without any split in the file patients are split 80/10/10 by a hash of their id.
 """
 
 import argparse
-import hashlib
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.errors import InputError, run_command
 from data_prep.progress import progress_bar
-from lvcg_jax import metrics
-from lvcg_jax.logistic import EPOCHS, STRENGTHS, fit_paper, fit_ridge
-from lvcg_jax.table import Table, align_features, list_some, load_table
+from lvcg_jax import logistic
+from lvcg_jax.evaluate import evaluate
+from lvcg_jax.label_subsets import Task, ensure_splits, join_labels, task_of
+from lvcg_jax.probe_tables import format_results
+from lvcg_jax.table import Table, align_features, load_table
 
-SPLITS = ("train", "validation", "test")
-
-
-def label_subsets(
-    groups: np.ndarray, labels: np.ndarray, fractions: Sequence[float], seed: int
-) -> dict[float, np.ndarray]:
-    """Nested subsets of training rows, {fraction: bool [m]}: each one lies within the next larger.
-
-    Whole patients are drawn, each class in about its share and with one positive at least (so a tiny subset may exceed
-    its fraction). Depends on patient ids, labels and seed only: the same for every model, row and column order.
-    """
-    patients, index = np.unique(np.asarray(groups).astype(str), return_inverse=True)
-    columns = np.concatenate([labels, ~labels.any(1, keepdims=True)], 1).astype(np.int64)  # last: rows without a class
-    counts = np.zeros((len(patients), columns.shape[1]), np.int64)
-    np.add.at(counts, index, columns)
-    rows = np.bincount(index)
-    digests = [hashlib.sha256(f"{seed}/{patient}".encode()).digest() for patient in patients]
-    lottery = np.array(sorted(range(len(patients)), key=digests.__getitem__))  # patients in drawn order
-    members = [lottery[counts[lottery, c] > 0] for c in range(counts.shape[1])]
-    by_rarity = sorted(
-        (c for c in range(counts.shape[1]) if len(members[c])), key=lambda c: (len(members[c]), *members[c])
-    )
-    pool, subsets = np.ones(len(patients), bool), {}
-    for fraction in sorted(set(fractions), reverse=True):
-        if fraction < 1:
-            goal, chosen, have, size = (
-                fraction * len(index),
-                np.zeros(len(patients), bool),
-                np.zeros(counts.shape[1]),
-                0,
-            )
-            for c in [*by_rarity, None]:  # rarest class first; None fills up with whoever is next
-                for p in lottery if c is None else members[c]:
-                    enough = size + rows[p] > goal + 0.5 if c is None else have[c] > fraction * counts[:, c].sum() - 0.5
-                    first = c is not None and c < labels.shape[1] and not have[c]
-                    if enough and not first and c is not None:
-                        break
-                    if pool[p] and not chosen[p] and (first or (not enough and size + rows[p] <= goal + 0.5)):
-                        chosen[p] = True
-                        have += counts[p]
-                        size += rows[p]
-            pool = chosen
-        subsets[fraction] = pool[index]
-    return subsets
+LINEAR_PROTOCOLS = ("ridge", *logistic.ADAM_SETTINGS)
+PROTOCOLS = (*LINEAR_PROTOCOLS, "finetune")
+Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are averaged in the result
 
 
-PROTOCOLS = {"ridge": fit_ridge, "paper": fit_paper}
+class LinearFit:
+    """A linear classifier on stored features [m,d]; see evaluate.py."""
+
+    def __init__(self, features: np.ndarray, protocol: str, strengths: Sequence[float] = logistic.STRENGTHS):
+        self.features = features
+        self.seeded = protocol != "ridge"
+        self._options = logistic.ADAM_SETTINGS[protocol] if self.seeded else {"strengths": strengths}
+        self._fit = logistic.fit_adam if self.seeded else logistic.fit_ridge
+        self.limit = self._options.get("epochs")
+
+    def __call__(self, rows, y, val, y_val, test, seed):
+        x = self.features
+        linear, setting = self._fit(x[rows], y, x[val], y_val, seed, **self._options)
+        return linear(x[val]), linear(x[test]), setting
+
+
+def linear_fits(
+    features_by_model: Mapping[str, Features], rows: int, protocol: str, strengths: Sequence[float] = logistic.STRENGTHS
+) -> dict[str, list[LinearFit]]:
+    """The fits of each model, once its features are found to be usable."""
+    if protocol not in LINEAR_PROTOCOLS:
+        raise InputError(f"unknown protocol '{protocol}' for stored features; choose {', '.join(LINEAR_PROTOCOLS)}")
+    if not features_by_model:
+        raise InputError("a probe needs the features of one model at least")
+    fits = {}
+    for name, features in features_by_model.items():
+        several = [features] if isinstance(features, np.ndarray) else list(features)
+        for x in several:
+            if x.ndim != 2 or len(x) != rows:
+                raise InputError(f"'{name}': features {x.shape} do not match {rows} rows of labels")
+            if not np.isfinite(x).all():
+                raise InputError(f"'{name}': {int((~np.isfinite(x)).any(1).sum())} rows are not finite")
+        fits[name] = [LinearFit(x, protocol, strengths) for x in several]
+    return fits
 
 
 def probe(
-    features_by_model: dict[str, np.ndarray],
+    features_by_model: Mapping[str, Features],
     labels: np.ndarray,
     groups: np.ndarray,
     splits: np.ndarray,
@@ -86,180 +86,69 @@ def probe(
     protocol: str = "ridge",
     *,
     class_names: Sequence[str] | None = None,
-    strengths: Sequence[float] = STRENGTHS,
-    resamples: int = 1000,
-    progress: bool = False,
+    strengths: Sequence[float] = logistic.STRENGTHS,
+    **options,
 ) -> dict:
-    """Probes models on the same rows; the first model is the one in question, the others are its controls.
+    """Probes stored features {name: [m,d] or several of them}; the first model is in question, the others are controls.
 
-    features {name: [m,d]}, labels bool [m,c], groups [m] patient ids, splits [m] of train / validation / test.
-    Returns plain JSON data: `cells` (one per model and fraction: `macro_auroc`, `low`, `high`, `per_class`, ...),
-    `differences` of the first model from each control (paired bootstrap) and `notes` on everything left out.
+    labels bool [m,c], groups [m] patient ids, splits [m] of train / validation / test; more options and the result:
+    `evaluate`.
     """
     labels, groups, splits = np.asarray(labels), np.asarray(groups).astype(str), np.asarray(splits).astype(str)
-    names = [f"class_{c}" for c in range(labels.shape[1])] if class_names is None else list(class_names)
-    part = _check_input(features_by_model, labels, groups, splits, names, fractions, seeds, protocol)
-    train, val, test = (np.flatnonzero(part[split]) for split in SPLITS)
-    labels, notes, cells, differences = labels.astype(bool), [], [], []
-    both = {s: labels[part[s]].any(0) & ~labels[part[s]].all(0) for s in SPLITS}
-    for split in SPLITS:
-        one_sided = [name for name, ok in zip(names, both[split], strict=True) if not ok]
-        effect = "not used to choose" if split == "validation" else "left out of the macro AUROC"
-        if one_sided:
-            notes.append(f"{list_some(one_sided)}: no positive or no negative row in the {split} split, {effect}")
-    if not (both["train"] & both["test"]).any() or not (both["train"] & both["validation"]).any():
-        raise InputError("no class has positive and negative rows in the train, validation and test splits")
-    subsets = [label_subsets(groups[train], labels[train], fractions, seed) for seed in range(seeds)]
-    fits = len(features_by_model) * len(fractions) * seeds
-    bar = progress_bar(total=fits, disable=not progress, unit="fit", leave=False)
-    for fraction in sorted(set(fractions)):
-        rows = [train[subset[fraction]] for subset in subsets]
-        learnt = np.all([labels[r].any(0) & ~labels[r].all(0) for r in rows], axis=0)
-        used, chooses = both["test"] & learnt, both["validation"] & learnt
-        lost = [name for name, a, b in zip(names, both["train"] & both["test"], used, strict=True) if a and not b]
-        if lost:
-            notes.append(f"{fraction:.4g} of the labels: {list_some(lost)} has one outcome only in a subset, left out")
-        if not used.any() or not chooses.any():
-            notes.append(f"{fraction:.4g} of the labels: no class can be learnt and scored, no result")
-            continue
-        sizes = [len(r) for r in rows]
-        if min(sizes) < labels.shape[1]:
-            notes.append(f"{fraction:.4g} of the labels: {min(sizes)} training rows for {labels.shape[1]} classes")
-        if max(sizes) > 1.2 * fraction * len(train) + 1:
-            notes.append(f"{fraction:.4g} of the labels: {max(sizes)} rows drawn so that each class has a positive")
-        resampled, used_names = {}, [name for name, ok in zip(names, used, strict=True) if ok]
-        for model, features in features_by_model.items():
-            fits, draws = [], []  # per seed: (macro, per class, setting), resampled AUROC [r,c]
-            for seed, r in enumerate(rows):
-                if seed and protocol == "ridge" and np.array_equal(r, rows[seed - 1]):
-                    fits.append(fits[-1])
-                    draws.append(draws[-1])
-                else:
-                    fit = PROTOCOLS[protocol]
-                    y, y_val = labels[r][:, learnt], labels[val][:, learnt]
-                    score, setting = fit(features[r], y, features[val], y_val, seed, strengths)
-                    scores = score(features[test])[:, used[learnt]]
-                    y_test = labels[test][:, used]
-                    fits.append((*metrics.macro_auroc(y_test, scores, used_names)[:2], setting))
-                    draws.append(metrics.bootstrap_auroc(y_test, scores, groups[test], resamples))
-                bar.update()
-            by_class = np.mean(draws, axis=0)  # [r,c]
-            resampled[model] = metrics.macro_of_resamples(by_class)
-            low, high = metrics.interval(resampled[model])
-            per_class = {}
-            for c, name in enumerate(used_names):
-                class_low, class_high = metrics.interval(by_class[:, c])
-                column = labels[:, names.index(name)]
-                per_class[name] = {
-                    "auroc": float(np.mean([f[1][name] for f in fits])),
-                    "low": class_low,
-                    "high": class_high,
-                    "train_positives": [int(column[r].sum()) for r in rows],
-                    "test_positives": int(column[test].sum()),
-                }
-            per_seed = [f[0] for f in fits]
-            cell = {"model": model, "fraction": float(fraction), "macro_auroc": float(np.mean(per_seed))}
-            cell |= {"low": low, "high": high, "per_seed": per_seed, "setting": [f[2] for f in fits]}
-            cells.append(cell | {"train_rows": sizes, "per_class": per_class})
-            if protocol == "paper" and EPOCHS in cell["setting"]:
-                notes.append(f"{fraction:.4g} of the labels: {model} was still improving after {EPOCHS} epochs")
-        first, *controls = [cell for cell in cells if cell["fraction"] == fraction]
-        for other in controls:
-            low, high = metrics.interval(resampled[first["model"]] - resampled[other["model"]])
-            gap = {"model": first["model"], "control": other["model"], "fraction": float(fraction)}
-            gap |= {"difference": first["macro_auroc"] - other["macro_auroc"], "low": low, "high": high}
-            differences.append(gap)
-    bar.close()
-    size = {s: {"rows": int(part[s].sum()), "patients": len(np.unique(groups[part[s]]))} for s in SPLITS}
-    result = {"protocol": protocol, "seeds": seeds, "models": list(features_by_model), "classes": names, "splits": size}
-    return result | {"cells": cells, "differences": differences, "notes": notes}
+    if len({len(labels), len(groups), len(splits)}) > 1:
+        raise InputError(f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits do not match")
+    names = [f"class_{c}" for c in range(labels.shape[1])] if class_names is None else class_names
+    fits = linear_fits(features_by_model, len(labels), protocol, strengths)
+    return evaluate(fits, labels, groups, splits, fractions, seeds, protocol, class_names=names, **options)
 
 
-def _check_input(features_by_model, labels, groups, splits, names, fractions, seeds, protocol) -> dict[str, np.ndarray]:
-    """Rows of each split, or an InputError for what cannot be probed."""
-    if protocol not in PROTOCOLS:
-        raise InputError(f"unknown protocol '{protocol}'; choose one of {', '.join(PROTOCOLS)}")
-    if not features_by_model or not fractions or seeds < 1 or not all(0 < f <= 1 for f in fractions):
-        raise InputError("a probe needs a model, at least one seed and fractions above 0 up to 1 (1 = all labels)")
-    if labels.ndim != 2 or not labels.shape[1] or not np.isin(labels, (0, 1)).all():
-        raise InputError("labels must be 0 or 1 with a column for each class; leave out rows that are not labelled")
-    if len(names) != labels.shape[1] or len(set(names)) != len(names):
-        raise InputError(f"{labels.shape[1]} label columns need as many different class names, got {len(set(names))}")
-    for name, features in features_by_model.items():
-        if features.ndim != 2 or len({len(features), len(labels), len(groups), len(splits)}) > 1:
-            raise InputError(f"'{name}': features {features.shape} do not match {len(labels)} rows of labels")
-        if not np.isfinite(features).all():
-            raise InputError(f"'{name}': {int((~np.isfinite(features)).any(1).sum())} rows are not finite")
-    part = {split: splits == split for split in SPLITS}
-    for split in SPLITS:
-        if not part[split].any():
-            found = ", ".join(np.unique(splits).tolist())
-            raise InputError(
-                f"no labelled row in the {split} split (found: {found}); probing needs {', '.join(SPLITS)}"
-            )
-        shared = np.intersect1d(groups[part[split]], groups[~part[split] & np.isin(splits, SPLITS)])
-        if len(shared):
-            raise InputError(f"patient {list_some(shared)} is in the {split} split and in another; split by patient")
-    if part["train"].sum() < 2 * len(names):
-        rows = int(part["train"].sum())
-        raise InputError(f"{rows} training rows are too few for {len(names)} classes; embed more records")
-    return part
+def probe_task(features_by_model: Mapping[str, Features], table: Table, task: str, **options) -> dict:
+    """Probes one task of a table on the rows labelled for it; features are in the table's row order."""
+    found = task_of(table, task)
+    chosen = {
+        name: x[found.rows] if isinstance(x, np.ndarray) else [one[found.rows] for one in x]
+        for name, x in features_by_model.items()
+    }
+    options = {"class_names": found.classes, "records": found.records} | options
+    return {"task": task} | probe(chosen, found.labels, found.patients, found.splits, **options)
 
 
-def probe_task(tables: dict[str, np.ndarray], table: Table, task: str, **options) -> dict:
-    """Probes one task of a table on the rows labelled for it; `tables` holds each model's features in its row order."""
-    classes = table.tasks.get(task)
-    if classes is None:
-        raise InputError(f"no record is labelled for task '{task}'; the file has {', '.join(table.tasks) or 'no task'}")
-    if not classes:
-        raise InputError(f"task '{task}' has no class: every labelled record has an empty list")
-    order = sorted(range(len(table.labels)), key=table.keys.__getitem__)  # file order must not matter
-    rows = np.array([i for i in order if task in table.labels[i]])
-    labels = np.array([[name in table.labels[i][task] for name in classes] for i in rows])
-    features = {name: values[rows] for name, values in tables.items()}
-    result = probe(features, labels, table.patient_id[rows], table.split[rows], class_names=classes, **options)
-    return {"task": task} | result
+class Predictions:
+    """Test scores of the first model with the most labels, seed 0, as probabilities: a CSV row for each record."""
+
+    def __init__(self):
+        self._rows: dict[str, dict[str, str]] = {}
+        self._columns: list[str] = []
+
+    def listener(self, task: str, model: str, fraction: float) -> Callable:
+        """Keeps what `evaluate` tells of that model and fraction."""
+
+        def on_scores(name, share, seed, records, classes, scores):
+            if (name, share, seed) != (model, fraction, 0):
+                return
+            columns = [f"{task}:{c}" for c in classes]
+            self._columns += columns
+            for record, row in zip(records, scores, strict=True):
+                cells = zip(columns, (f"{1 / (1 + np.exp(-np.clip(x, -700, 700))):.9g}" for x in row), strict=True)
+                self._rows.setdefault(str(record), {"record_id": str(record)}).update(cells)
+
+        return on_scores
+
+    def save(self, path: str | Path) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, ["record_id", *self._columns], restval="")
+            writer.writeheader()
+            writer.writerows(self._rows[record] for record in sorted(self._rows))
 
 
-def format_results(results: Sequence[dict], per_class: bool = False) -> str:
-    """Markdown: test macro AUROC x 100 [95% interval] by task, model and fraction; gains over controls; notes."""
-    fractions = sorted({cell["fraction"] for result in results for cell in result["cells"]})
-    head = [f"{100 * f:g}%" for f in fractions]
-
-    def table(title, columns, rows):
-        lines = [title, "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-        return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
-
-    def entries(found, key, sign=""):
-        by = {
-            c["fraction"]: f"{100 * c[key]:{sign}.1f} [{100 * c['low']:{sign}.1f}, {100 * c['high']:{sign}.1f}]"
-            for c in found
-        }
-        return [by.get(f, "-") for f in fractions]
-
-    scores, gains, classes, notes = [], [], [], []
-    for result in results:
-        task = result.get("task", "")
-        for model in result["models"]:
-            mine = [cell for cell in result["cells"] if cell["model"] == model]
-            scores.append([task, model, *entries(mine, "macro_auroc")])
-            for name in result["classes"]:
-                found = [c["per_class"][name] | {"fraction": c["fraction"]} for c in mine if name in c["per_class"]]
-                classes.append([task, name, model, *entries(found, "auroc")])
-            gap = [d for d in result["differences"] if d["control"] == model]
-            if gap:
-                gains.append([task, f"{gap[0]['model']} - {model}", *entries(gap, "difference", "+")])
-        notes += [f"- {task}: {note}" for note in result["notes"]]
-    protocol, seeds = (results[0]["protocol"], results[0]["seeds"]) if results else ("", 0)
-    title = f"Test macro AUROC x 100, mean of {seeds} label subsets [95% bootstrap over patients], protocol {protocol}"
-    lines = table(title, ["task", "features", *head], scores)
-    if gains:
-        lines += table("Gain over each control (paired bootstrap)", ["task", "difference", *head], gains)
-    if per_class:
-        lines += table(
-            "AUROC x 100 by class", ["task", "class", "features", *head], sorted(classes, key=lambda r: r[:2])
-        )
-    return "\n".join([*lines, *(["Notes", "", *notes] if notes else [])])
+def part_features(table: Table, name: str) -> dict[str, np.ndarray]:
+    """{'NAME: structure only': [m,256], ...}: each part of an embedding alone."""
+    ends = np.cumsum(list(table.parts.values()))
+    return {
+        f"{name}: {part} only": table.embedding[:, end - size : end]
+        for (part, size), end in zip(table.parts.items(), ends, strict=True)
+    }
 
 
 def _named(text: str, default: str | None = None) -> tuple[str, str]:
@@ -267,49 +156,94 @@ def _named(text: str, default: str | None = None) -> tuple[str, str]:
     if equals and not Path(text).exists():
         return name, path
     if default is None:
-        raise InputError(f"--control={text}: write --control=NAME=FILE.npz")
+        raise InputError(f"--control={text}: write --control=NAME=FILE")
     return default, text
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m lvcg_jax.probe", description="Linear probe of frozen features.")
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m lvcg_jax.probe", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add("--embeddings", required=True, metavar="[NAME=]FILE", help="embeddings file (.npz) to be judged")
+    add("--embeddings", metavar="[NAME=]FILE", help="embeddings file to be judged (not for finetune)")
     add("--control", action="append", default=[], metavar="NAME=FILE", help="features to compare with; may be repeated")
+    add(
+        "--labels", metavar="CSV", help="record_id (or patient_id), [split], a column a task: instead of the file's own"
+    )
     add("--task", default="all", help="label tasks, comma-separated, or all (default)")
     add("--fractions", default="0.01,0.1,1", help="fractions of the training labels (default 0.01,0.1,1)")
     add("--seeds", type=int, default=3, help="label subsets drawn for each fraction (default 3)")
-    add("--protocol", default="ridge", choices=PROTOCOLS, help="ridge (default) or paper")
+    add("--protocol", default="ridge", choices=PROTOCOLS, help="see above (default ridge)")
     add("--parts", action="store_true", help="also probe each part of the embedding alone")
-    add("--per_class", action="store_true", help="print the AUROC of every class too")
+    add("--per_class", action="store_true", help="print AUROC and F1 of every class too")
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--out", metavar="FILE", help="write everything, classes included, as JSON")
+    add("--predictions", metavar="CSV", help="write test probabilities by record (first model, most labels, seed 0)")
+    add("--checkpoint", metavar="RUN", help="finetune: run directory to start from")
+    add("--data", metavar="SHARDS", help="finetune: shards of data_prep.build")
+    add("--epochs", type=int, default=10, help="finetune: passes over the training rows at most (default 10)")
+    add("--learning_rate", type=float, default=1e-4, help="finetune: rate of the encoder (default 1e-4), head tenfold")
     args = parser.parse_args(argv)
+    given = {"embeddings": args.embeddings, "checkpoint": args.checkpoint, "data": args.data}
+    wanted = ("checkpoint", "data") if args.protocol == "finetune" else ("embeddings",)
+    if {name for name, value in given.items() if value} != set(wanted):
+        flags = " and ".join(f"--{name}" for name in wanted)
+        raise InputError(f"--protocol={args.protocol} takes {flags}, and of these three flags no other")
     try:
-        fractions = [float(f) for f in args.fractions.split(",")]
+        args.fractions = [float(f) for f in args.fractions.split(",")]
     except ValueError:
         raise InputError(f"--fractions={args.fractions}: give numbers such as 0.01,0.1,1") from None
-    name, path = _named(args.embeddings, "embedding")
-    table = load_table(path)
-    features, first = {name: table.embedding}, 0
-    for part, size in table.parts.items() if args.parts else ():
-        features[f"{name}: {part} only"] = table.embedding[:, first : first + size]
-        first += size
+    if args.epochs < 0 or args.resamples < 1 or not args.learning_rate > 0:
+        raise InputError("--epochs must be 0 or more, --resamples 1 or more and --learning_rate above 0")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = _parse(argv)
+    embedder = None
+    if args.protocol == "finetune":
+        from lvcg_jax.embed import Embedder, embed_dataset
+        from lvcg_jax.finetune import FineTune
+
+        name, path = "linear probe", args.data
+        embedder = Embedder.load(args.checkpoint)
+        table = embed_dataset(embedder, args.data)
+    else:
+        name, path = _named(args.embeddings, "embedding")
+        table = load_table(path)
+    features = {name: table.embedding} | (part_features(table, name) if args.parts else {})
     for control in args.control:
         control_name, control_path = _named(control)
         if control_name in features:
             raise InputError(f"--control={control}: the name '{control_name}' is taken; give another")
         features[control_name] = align_features(table, load_table(control_path), control_name)
-    options = {"fractions": fractions, "seeds": args.seeds, "protocol": args.protocol, "resamples": args.resamples}
-    results = []
+    notes = []
+    if args.labels:
+        table, notes = join_labels(table, args.labels)
+    table, more = ensure_splits(table)
     tasks = list(table.tasks) if args.task == "all" else args.task.split(",")
+    if not tasks:
+        raise InputError(f"{path}: no record carries labels, so there is nothing to probe; give --labels=CSV")
+    options = {"seeds": args.seeds, "resamples": args.resamples, "progress": True}
+    predictions, results = Predictions(), []
     for task in progress_bar(tasks, unit="task", leave=False):
-        results.append(probe_task(features, table, task, progress=True, **options))
-    if not results:
-        raise InputError(f"{path}: no record carries labels, so there is nothing to probe")
+        found: Task = task_of(table, task)
+        linear = "ridge" if embedder else args.protocol
+        fits = linear_fits({n: x[found.rows] for n, x in features.items()}, len(found.rows), linear)
+        if embedder:
+            tuning = {"epochs": args.epochs, "learning_rate": args.learning_rate}
+            fits = {"fine-tuned": [FineTune(embedder, args.data, table, found.rows, **tuning)]} | fits
+        columns = (found.labels, found.patients, found.splits, args.fractions)
+        hear = predictions.listener(task, next(iter(fits)), max(args.fractions))
+        names = {"class_names": found.classes, "records": found.records}
+        result = evaluate(fits, *columns, protocol=args.protocol, on_scores=hear, **names, **options)
+        result["notes"] = [*notes, *more, *result["notes"]]
+        results.append({"task": task} | result)
+    if args.predictions:
+        predictions.save(args.predictions)
     if args.out:
         Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-        document = {"format": "lvcg-probe-1", "metadata": table.metadata, "results": results}
+        document = {"format": "lvcg-probe-2", "metadata": table.metadata, "results": results}
         Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
     print(format_results(results, args.per_class))
 

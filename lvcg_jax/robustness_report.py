@@ -7,7 +7,7 @@ import numpy as np
 
 from lvcg_jax.figures import BLUE, GREY, INK, PALETTE, VERMILION, _clean, _frame, _save
 from lvcg_jax.lead_scores import with_interval
-from lvcg_jax.report import markdown_table, points
+from lvcg_jax.probe_tables import markdown_table, points
 
 DEVICES = "1, 2 and 3 leads are also devices (I; I, II; I, II, V2); Holter 3 stands for CM1, CM5 and an inferior lead."
 EASI = "EASI is not among the devices: its electrodes lie elsewhere, so standard leads do not combine to it."

@@ -55,6 +55,20 @@ def test_bootstrap_equals_scikit_learn_on_the_resampled_rows():
             assert ours[r] == pytest.approx(roc_auc_score(labels[rows, c], scores[rows, c]), abs=1e-12)
 
 
+def test_bootstrap_of_f1_equals_scikit_learn_on_the_resampled_rows():
+    rng = np.random.default_rng(12)
+    labels, yes = rng.random((60, 2)) < 0.3, rng.random((60, 2)) < 0.4
+    patients = np.arange(60) // 3
+    ours = metrics.bootstrap_f1(labels, yes, patients, resamples=5, seed=3)
+    for block, weights in metrics._resample(60, patients, 5, 3):
+        for r, w in zip(range(5)[block], weights.T, strict=True):
+            rows = np.repeat(np.arange(60), w.astype(int))
+            expected = [sklearn_f1(labels[rows, c], yes[rows, c]) for c in range(2)]
+            np.testing.assert_allclose(ours[r], expected)
+    nothing = metrics.bootstrap_f1(np.zeros((9, 1), bool), np.ones((9, 1), bool), resamples=4)
+    assert np.isnan(nothing).all()
+
+
 def test_bootstrap_is_seeded_and_ignores_row_order():
     rng = np.random.default_rng(3)
     labels, scores = rng.random((200, 2)) < 0.4, rng.normal(size=(200, 2))

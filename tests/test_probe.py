@@ -1,15 +1,20 @@
 """The probe behind every table: fair subsets, no leak, right numbers, and a clear word on anything left out."""
 
+import csv
 import json
 
 import numpy as np
 import pytest
+from commands import assert_one_line_error
+from commands import run as run_command
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score, roc_auc_score
 
 from data_prep.errors import InputError
 from lvcg_jax import metrics
 from lvcg_jax import probe as probing
-from lvcg_jax.logistic import fit_ridge
+from lvcg_jax.label_subsets import ensure_splits, join_labels, label_subsets
+from lvcg_jax.logistic import STRENGTHS, fit_ridge
 from lvcg_jax.table import Table, align_features, load_table, save_table
 
 CLASSES = ["AF", "MI", "NORM"]
@@ -46,7 +51,7 @@ def test_subsets_are_nested_whole_patients_with_every_class():
     labels[:, 2] = False
     labels[[5, 200, 555], 2] = True  # a rare class: three patients
     for seed in range(5):
-        subsets = probing.label_subsets(groups, labels, (0.01, 0.1, 1.0), seed)
+        subsets = label_subsets(groups, labels, (0.01, 0.1, 1.0), seed)
         assert subsets[1.0].all()
         assert not (subsets[0.01] & ~subsets[0.1]).any()
         for fraction, rows in subsets.items():
@@ -60,9 +65,9 @@ def test_subsets_are_nested_whole_patients_with_every_class():
 def test_subsets_differ_by_seed_and_ignore_row_and_column_order():
     _, labels, groups, _ = planted()
     order = np.random.default_rng(1).permutation(len(groups))
-    one = probing.label_subsets(groups, labels, (0.1,), 0)[0.1]
-    assert set(groups[one]) != set(groups[probing.label_subsets(groups, labels, (0.1,), 1)[0.1]])
-    again = probing.label_subsets(groups[order], labels[order][:, [2, 0, 1]], (0.1,), 0)[0.1]
+    one = label_subsets(groups, labels, (0.1,), 0)[0.1]
+    assert set(groups[one]) != set(groups[label_subsets(groups, labels, (0.1,), 1)[0.1]])
+    again = label_subsets(groups[order], labels[order][:, [2, 0, 1]], (0.1,), 0)[0.1]
     assert set(groups[one]) == set(groups[order][again])
 
 
@@ -104,6 +109,82 @@ def test_signal_is_found_and_noise_scores_a_half():
     json.dumps(result, allow_nan=False)
 
 
+def listen(kept):
+    def on_scores(model, fraction, seed, records, classes, scores):
+        kept[model, fraction, seed] = (records, classes, scores)
+
+    return on_scores
+
+
+@pytest.mark.parametrize("protocol", ["ridge", "paper", "release"])
+def test_scores_equal_scikit_learn_on_the_same_scores(protocol):
+    x, labels, groups, splits = planted()
+    kept = {}
+    options = {"fractions": (0.1, 1.0), "seeds": 2, "protocol": protocol, "on_scores": listen(kept)}
+    result = run(np.round(x, 1), labels, groups, splits, **options)
+    for cell in result["cells"]:
+        for seed, value in enumerate(cell["per_seed"]):
+            _, classes, scores = kept["model", cell["fraction"], seed]
+            assert classes == CLASSES
+            assert value == pytest.approx(roc_auc_score(labels[splits == "test"], scores, average="macro"), abs=1e-12)
+
+
+def test_f1_is_that_of_validation_thresholds_beside_always_yes():
+    x, labels, groups, splits = planted()
+    y_val, y_test = (labels[splits == s] for s in ("validation", "test"))
+    kept = {}
+    cell = run(x, labels, groups, splits, on_scores=listen(kept))["cells"][0]
+    score, _ = fit_ridge(
+        x[splits == "train"], labels[splits == "train"], x[splits == "validation"], y_val, 0, STRENGTHS
+    )
+    val_scores, test_scores = score(x[splits == "validation"]), kept["model", 1.0, 0][2]
+    expected = []
+    for c, name in enumerate(CLASSES):
+        cuts = np.unique(val_scores[:, c])
+        best = cuts[np.argmax([f1_score(y_val[:, c], val_scores[:, c] >= cut) for cut in cuts])]
+        expected.append(f1_score(y_test[:, c], test_scores[:, c] >= best))
+        assert cell["per_class"][name]["f1"] == pytest.approx(expected[-1], abs=0.02)
+        always = f1_score(y_test[:, c], np.ones(len(y_test)))
+        assert cell["per_class"][name]["f1_always_yes"] == pytest.approx(always)
+    assert cell["macro_f1"] == pytest.approx(np.mean(expected), abs=0.01)
+    assert cell["f1_low"] < cell["macro_f1"] < cell["f1_high"] and cell["macro_f1"] > cell["f1_always_yes"]
+
+
+def test_class_without_validation_positives_has_auroc_but_no_f1():
+    x, labels, groups, splits = planted()
+    labels[splits == "validation", 1] = False
+    result = run(x, labels, groups, splits)
+    cell = result["cells"][0]
+    assert cell["per_class"]["MI"]["f1"] is None and cell["per_class"]["MI"]["auroc"] > 0.6
+    assert cell["macro_f1"] == pytest.approx(np.mean([cell["per_class"][name]["f1"] for name in ("AF", "NORM")]))
+    assert any("MI" in note and "no F1" in note for note in result["notes"])
+    json.dumps(result, allow_nan=False)
+
+
+def test_windows_of_a_record_are_scored_together():
+    x, labels, groups, splits = planted()
+    records = np.arange(len(x)) // 2  # the two rows of a patient become two windows of one record
+    labels = np.repeat(labels[::2], 2, axis=0)
+    kept = {}
+    cell = run(x, labels, groups, splits, records=records, on_scores=listen(kept))["cells"][0]
+    ids, _, scores = kept["model", 1.0, 0]
+    test = splits == "test"
+    assert sorted(ids) == sorted(set(records[test])) and len(scores) == test.sum() // 2
+    one = {}
+    run(x, labels, groups, splits, on_scores=listen(one))
+    np.testing.assert_allclose(scores, one["model", 1.0, 0][2].reshape(-1, 2, 3).mean(1))
+    assert cell["per_class"]["AF"]["test_positives"] == labels[test][::2, 0].sum()
+
+
+def test_several_features_under_one_name_are_averaged():
+    x, labels, groups, splits = planted()
+    noise = np.random.default_rng(8).normal(size=x.shape).astype(np.float32)
+    both, first, second = (run(f, labels, groups, splits)["cells"][0] for f in ({"m": [x, noise]}, x, noise))
+    assert both["per_fit"] == [first["macro_auroc"], second["macro_auroc"]]
+    assert both["macro_auroc"] == pytest.approx((first["macro_auroc"] + second["macro_auroc"]) / 2)
+    assert both["low"] < both["macro_auroc"] < both["high"]
+
+
 def test_row_and_class_order_change_nothing():
     x, labels, groups, splits = planted()
     one = run(x, labels, groups, splits, fractions=(0.1, 1.0), seeds=2)
@@ -125,12 +206,13 @@ def test_scale_and_shift_of_features_change_nothing_in_ridge():
     assert one == pytest.approx(two, abs=2e-3)
 
 
-def test_ridge_and_paper_protocols_agree_on_an_easy_set_and_a_short_one_is_reported():
+def test_ridge_and_paper_agree_whatever_the_scale_and_a_fit_cut_short_is_reported():
     x, labels, groups, splits = planted(patients=8000, noise=0.3)
-    ridge = run(x, labels, groups, splits, resamples=20)
-    paper = run(x, labels, groups, splits, resamples=20, protocol="paper", fractions=(0.02, 1.0))
-    assert abs(ridge["cells"][0]["macro_auroc"] - paper["cells"][1]["macro_auroc"]) < 0.015
-    assert any("0.02 of the labels: model was still improving" in note for note in paper["notes"])
+    ridge = run(x, labels, groups, splits, resamples=20)["cells"][0]
+    paper = run(0.001 * x, labels, groups, splits, resamples=20, protocol="paper")["cells"][0]
+    assert abs(ridge["macro_auroc"] - paper["macro_auroc"]) < 0.015
+    release = run(0.001 * x, labels, groups, splits, resamples=20, protocol="release", fractions=(0.02, 1.0))
+    assert any("0.02 of the labels: model was still improving after 50 epochs" in note for note in release["notes"])
 
 
 def test_class_absent_from_a_split_is_named_and_left_out():
@@ -228,3 +310,80 @@ def test_command_prints_a_table_and_writes_json(tmp_path, capsys):
         probing.main([*flags, "--task=rhythm"])
     with pytest.raises(InputError, match="NAME=FILE"):
         probing.main([flags[0], "--control=random.npz"])
+
+
+def write_csv(path, columns, rows):
+    path.write_text("\n".join([",".join(columns), *(",".join(row) for row in rows)]) + "\n")
+    return path
+
+
+def test_labels_and_splits_of_a_csv_replace_those_of_the_file(tmp_path):
+    one = table()
+    rows = [[r, "a;b" if i % 3 else "", ("train", "test")[i % 2]] for i, r in enumerate(one.record_id[:-2])]
+    path = write_csv(tmp_path / "labels.csv", ["record_id", "diagnosis", "split"], [*rows, ["x9", "a", "train"]])
+    joined, notes = join_labels(one, path)
+    assert joined.tasks == {"diagnosis": ["a", "b"]} and joined.labels[0] == {"diagnosis": []}
+    assert joined.labels[1] == {"diagnosis": ["a", "b"]} and joined.labels[-1] == {}
+    assert joined.split[:2].tolist() == ["train", "test"] and joined.split[-1] == ""
+    assert len(notes) == 2 and "x9" in notes[0] and "r0598, r0599" in notes[1]
+    assert one.tasks == {"diagnosis": CLASSES}  # the table itself is as it was
+
+
+def test_labels_by_patient_reach_all_records_and_keep_the_other_tasks(tmp_path):
+    one = table()
+    path = write_csv(tmp_path / "l.csv", ["patient_id", "sepsis"], [[p, "yes"] for p in np.unique(one.patient_id)[:9]])
+    joined, _ = join_labels(one, path)
+    assert sum(row.get("sepsis") == ["yes"] for row in joined.labels) == 18
+    assert joined.split.tolist() == one.split.tolist() and all("diagnosis" in row for row in joined.labels)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("record_id,x\nq1,a\nq2,b\n", "no record_id of it is in the embeddings: q1, q2, not r0000"),
+        ("id,x\nr0001,a\n", "needs a column record_id or patient_id"),
+        ("record_id,x\nr0001,a\nr0001,b\n", "line 3: record_id r0001 was listed before"),
+        ("record_id,split,x\nr0001,dev,a\n", "line 2: split 'dev'"),
+        ("record_id\nr0001\n", "no label column"),
+    ],
+)
+def test_csv_that_cannot_be_joined_says_why(tmp_path, text, words):
+    (tmp_path / "l.csv").write_text(text)
+    with pytest.raises(InputError, match=words):
+        join_labels(table(), tmp_path / "l.csv")
+
+
+def test_embeddings_without_splits_are_split_by_patient():
+    one = table(split=np.full(600, ""))
+    split, notes = ensure_splits(one)
+    assert set(split.split) == {"train", "validation", "test"} and 0.7 < (split.split == "train").mean() < 0.9
+    assert "80/10/10" in notes[0]
+    for patient in np.unique(one.patient_id)[:50]:
+        assert len(set(split.split[one.patient_id == patient])) == 1
+    assert ensure_splits(table())[1] == []
+
+
+def test_command_joins_a_csv_and_writes_predictions(tmp_path, capsys):
+    one = table(split=np.full(600, ""), labels=[{}] * 600)
+    save_table(tmp_path / "emb.npz", one)
+    _, labels, _, _ = planted()
+    rows = [[r, "AF" if yes else ""] for r, yes in zip(one.record_id, labels[:, 0], strict=True)]
+    csv_file, scores = write_csv(tmp_path / "labels.csv", ["record_id", "af"], rows), tmp_path / "deep" / "scores.csv"
+    with pytest.raises(InputError, match="no record carries labels"):
+        probing.main([f"--embeddings={tmp_path / 'emb.npz'}"])
+    flags = [f"--embeddings={tmp_path / 'emb.npz'}", f"--labels={csv_file}", f"--out={tmp_path / 'probe.json'}"]
+    probing.main([*flags, "--fractions=0.1,1", "--seeds=2", "--resamples=20", f"--predictions={scores}"])
+    assert "80/10/10" in capsys.readouterr().out
+    result = json.loads((tmp_path / "probe.json").read_text())["results"][0]
+    truth = dict(zip(one.record_id, labels[:, 0], strict=True))
+    with open(scores, newline="") as file:
+        written = [(truth[row["record_id"]], float(row["af:AF"])) for row in csv.DictReader(file)]
+    assert len(written) == result["splits"]["test"]["rows"]
+    cell = next(cell for cell in result["cells"] if cell["fraction"] == 1.0)
+    assert roc_auc_score(*zip(*written, strict=True)) == pytest.approx(cell["per_seed"][0], abs=1e-6)
+
+
+def test_command_tells_one_class_labels_in_one_line(tmp_path):
+    save_table(tmp_path / "emb.npz", table(labels=[{"diagnosis": ["AF"]}] * 600))
+    done = run_command("lvcg_jax.probe", f"--embeddings={tmp_path / 'emb.npz'}")
+    assert_one_line_error(done, "no class has positive and negative rows", "AF")

@@ -1,0 +1,154 @@
+"""The results page: from a trained run to its tables, with controls, published figures and what did not work.
+
+    python -m lvcg_jax.results --run=runs/paper --data=data/ptbxl --out=docs/results.md
+
+Embeds the data set with the trained model, with random weights and as median beats, probes every task at 1, 10 and 100%
+of the labels, and writes the section of this run; the page's other sections stay. Embeddings and all numbers (as JSON)
+are kept in --work, so a second call only probes. Splits are those of the data set.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import logging
+
+from data_prep.errors import InputError, run_command
+from data_prep.progress import progress_bar
+from data_prep.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
+from lvcg_jax.config import differences, flatten, load_config, read_config_file
+from lvcg_jax.controls import median_beat_table
+from lvcg_jax.embed import Embedder, embed_dataset
+from lvcg_jax.metrics_log import read_metrics
+from lvcg_jax.probe import part_features, probe_task
+from lvcg_jax.published import in_order
+from lvcg_jax.results_page import MEDIAN, MODEL, RANDOM, section_text, write_section
+from lvcg_jax.table import Table, align_features, load_table, save_table
+
+PAPER_CONFIG = Path(__file__).resolve().parents[1] / "configs" / "pretrain.py"
+FRACTIONS = (0.01, 0.1, 1.0)
+OTHER_PROTOCOLS, OTHER_SEEDS = ("paper", "release"), 3  # whose agreement with 'ridge' is shown
+
+
+def embed_all(run: Path, data: Path, work: Path, random_seeds: int) -> dict[str, list[Table]]:
+    """Tables of the trained model, of random weights and of median beats; each is computed once and kept in `work`."""
+    digest = file_sha256(data / METADATA_FILE)  # names the shards' checksums and the preprocessing
+    config, trained = load_config(run / "config.json"), Embedder.load(run)
+    same = json.dumps(flatten(config), sort_keys=True)
+    train = ShardSet(data, "train")
+    tables = {MODEL: [], RANDOM: [], MEDIAN: []}
+    tables[MODEL].append(_cached(work, "trained", [trained.checkpoint, digest], lambda: embed_dataset(trained, data)))
+    for seed in range(random_seeds):
+        make = lambda seed=seed: embed_dataset(Embedder.random(config, seed, train), data)  # noqa: E731
+        tables[RANDOM].append(_cached(work, f"random{seed}", [same, str(seed), digest], make))
+    tables[MEDIAN].append(_cached(work, "median_beat", [digest], lambda: median_beat_table(data)))
+    return tables
+
+
+def _cached(work: Path, kind: str, key: list[str], make: Callable[[], Table]) -> Table:
+    """The table of this kind and key from `work`, made and stored there if it is absent."""
+    path = work / f"{kind}-{hashlib.sha256('|'.join(key).encode()).hexdigest()[:12]}.npz"
+    if path.exists():
+        return load_table(path)
+    print(f"embedding: {kind}")
+    table = make()
+    save_table(path, table)
+    return table
+
+
+def probe_all(tables: dict[str, list[Table]], tasks: list[str], seeds: int) -> tuple[list[dict], list[dict]]:
+    """Results of every task with protocol `ridge`, and of the first task with all labels with the other protocols."""
+    first = tables[MODEL][0]
+    features = {MODEL: first.embedding} | part_features(first, MODEL)
+    for name in (RANDOM, MEDIAN):
+        features[name] = [align_features(first, table, name) for table in tables[name]]
+    bar = progress_bar(tasks, unit="task")
+    results = [probe_task(features, first, task, fractions=FRACTIONS, seeds=seeds, progress=True) for task in bar]
+    main = {name: features[name] for name in (MODEL, MEDIAN)}
+    options = {"fractions": (1.0,), "seeds": OTHER_SEEDS, "progress": True}
+    return results, [probe_task(main, first, tasks[0], protocol=other, **options) for other in OTHER_PROTOCOLS]
+
+
+def describe_run(run: Path, checkpoint: str) -> dict:
+    """What was trained, how it differs from the paper's table, for how long, and its validation numbers."""
+    config, rows = load_config(run / "config.json"), read_metrics(run)
+    validation = [row for row in rows if row["kind"] == "validation"]
+    steps = max((row["step"] for row in rows), default=0)
+    return {
+        "name": run.name,
+        "checkpoint": checkpoint,
+        "differences": differences(read_config_file(PAPER_CONFIG), config) if PAPER_CONFIG.is_file() else None,
+        "steps": steps,
+        "batch_size": config.data.batch_size,
+        "validation_best": min(validation, key=lambda row: row["loss"], default=None),
+        "validation_last": validation[-1] if validation else None,
+    }
+
+
+def describe_data(metadata: dict) -> dict:
+    names = ("examples", "records", "patients")
+    splits = {split: {name: values[name] for name in names} for split, values in metadata["splits"].items()}
+    kept = {name: metadata[name] for name in ("corpus", "split_rule", "windows", "preprocess_hash")}
+    return kept | {"splits": splits}
+
+
+def shown(path: Path) -> str:
+    """A path for the page: as given if relative, else its last name."""
+    return path.name if path.is_absolute() else path.as_posix()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lvcg_jax.results", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--run", required=True, type=Path, help="run directory of lvcg_jax.train")
+    add("--data", required=True, type=Path, help="shards of data_prep.build, with labels")
+    add("--out", type=Path, default=Path("docs/results.md"), help="the page (default docs/results.md)")
+    add("--name", help="section of the page (default: the name of the run directory)")
+    add("--tasks", default="all", help="label tasks, comma-separated, or all (default)")
+    add("--seeds", type=int, default=5, help="label subsets drawn for each fraction (default 5)")
+    add("--random_seeds", type=int, default=3, help="random initialisations of the control (default 3)")
+    add("--work", type=Path, help="where embeddings and JSON are kept (default RUN/eval)")
+    args = parser.parse_args(argv)
+    if args.seeds < 1 or args.random_seeds < 1:
+        raise InputError("--seeds and --random_seeds must be 1 at least")
+    logging.set_verbosity(logging.WARNING)
+    metadata = read_metadata(args.data)
+    if not metadata["tasks"]:
+        raise InputError(f"{args.data}: no task in this data set, so there is nothing to probe; build it with labels")
+    tasks = in_order(metadata["tasks"]) if args.tasks == "all" else args.tasks.split(",")
+    name, work = args.name or args.run.resolve().name, args.work or args.run / "eval"
+    work.mkdir(parents=True, exist_ok=True)
+
+    tables = embed_all(args.run, args.data, work, args.random_seeds)
+    began = time.monotonic()
+    results, agreement = probe_all(tables, tasks, args.seeds)
+    seconds = time.monotonic() - began
+    flags = [f"--run={shown(args.run)}", f"--data={shown(args.data)}", f"--out={shown(args.out)}"]
+    chosen = [
+        flag for flag in ("name", "tasks", "seeds", "random_seeds") if getattr(args, flag) != parser.get_default(flag)
+    ]
+    flags += [f"--{flag}={getattr(args, flag)}" for flag in chosen]
+    document = {
+        "format": "lvcg-results-1",
+        "name": name,
+        "command": " ".join(["python -m lvcg_jax.results", *flags]),
+        "data": describe_data(metadata),
+        "run": describe_run(args.run, tables[MODEL][0].metadata["checkpoint"]),
+        "random_seeds": args.random_seeds,
+        "results": results,
+        "agreement": agreement,
+    }
+    stored = work / f"results-{name}.json"
+    stored.write_text(json.dumps(document, indent=1) + "\n")
+    write_section(args.out, name, section_text(document))
+    print(f"section '{name}' of {args.out} written; numbers in {stored}; probing took {seconds:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)
