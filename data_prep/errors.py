@@ -1,5 +1,6 @@
 """How a user's mistake is told: one line that names the thing and the remedy, never a stack trace."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -17,8 +18,9 @@ def run_command(main: Callable[[list[str] | None], int | None], argv: list[str] 
     try:
         sys.exit(main(argv) or 0)
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(2)  # at once: libraries that are cut off in a read print traces while the interpreter shuts down
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

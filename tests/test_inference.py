@@ -7,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from commands import assert_one_line_error, run
 
 from data_prep.errors import InputError
 from data_prep.leads import LEADS
@@ -174,26 +175,27 @@ def test_unusable_input_says_why(model, arguments, words):
 
 
 def test_a_run_without_config_or_checkpoint_is_told(trained_run, tmp_path):
-    run = tmp_path / "run"
+    folder = tmp_path / "run"
     with pytest.raises(InputError, match="no run directory"):
-        LVCG.load(run)
-    run.mkdir()
+        LVCG.load(folder)
+    folder.mkdir()
     with pytest.raises(InputError, match="no config.json"):
-        LVCG.load(run)
-    (run / "config.json").write_text("{}")
+        LVCG.load(folder)
+    (folder / "config.json").write_text("{}")
     with pytest.raises(InputError, match="not the config of a model of this version"):
-        LVCG.load(run)
-    (run / "config.json").write_text((trained_run / "config.json").read_text())
+        LVCG.load(folder)
+    (folder / "config.json").write_text((trained_run / "config.json").read_text())
     with pytest.raises(InputError, match="no checkpoint yet"):
-        LVCG.load(run)
+        LVCG.load(folder)
 
 
-def test_a_damaged_checkpoint_is_told(trained_run, tmp_path):
+def test_a_damaged_checkpoint_is_told(trained_run, shards_dir, tmp_path):
     shutil.copytree(trained_run, tmp_path / "run")
     for file in (tmp_path / "run" / "best").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:10])
-    with pytest.raises(InputError, match="the best checkpoint of .*run cannot be read"):
-        LVCG.load(tmp_path / "run")
+    out = tmp_path / "embeddings.npz"
+    done = run("lvcg_jax.embed", f"--checkpoint={tmp_path / 'run'}", f"--data={shards_dir}", f"--out={out}")
+    assert_one_line_error(done, "the best checkpoint of", "cannot be read")
 
 
 def test_diverged_weights_are_an_error_not_a_table_of_nan(model, record):

@@ -130,7 +130,7 @@ def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(sh
     both.communicate(timeout=60)
     assert both.returncode not in (0, None), "the launcher reports the failure, and leaves nobody waiting"
     again = start_two_processes(*arguments)
-    _, err = again.communicate(timeout=400)
+    _, err = again.communicate(timeout=200)
     assert again.returncode == 0, err[-3000:]
     assert "resuming" in err
     assert_close_losses(tmp_path, reference)
