@@ -12,7 +12,6 @@ import json
 import logging
 import platform
 import sys
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -54,6 +53,7 @@ class Checkpoints:
 
     def __init__(self, workdir: Path, config: ConfigDict | None = None, keep: int = 3):
         self.workdir, self.config = Path(workdir), config
+        _quiet_closed_loops()
         self._latest = self._manager("checkpoints", keep)
         self._best = self._manager("best", 1)
         self.best_loss = float("inf")
@@ -147,17 +147,22 @@ class Checkpoints:
 def _restore(manager: ocp.CheckpointManager, step: int, abstract_state):
     _check_shapes(manager, step, abstract_state)
     args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state), meta=ocp.args.JsonRestore())
-    before = sys.unraisablehook
-    sys.unraisablehook = partial(_ignore_late_reads, before)
     restored = manager.restore(step, args=args)
-    sys.unraisablehook = before
     return restored["state"], restored["meta"]["position"]
 
 
-def _ignore_late_reads(before, unraisable) -> None:
-    """When an array cannot be read, the others' reads find their event loop closed: no trace for each of them."""
-    if not (isinstance(unraisable.exc_value, RuntimeError) and "loop is closed" in str(unraisable.exc_value)):
-        before(unraisable)
+def _quiet_closed_loops() -> None:
+    """When one array cannot be read or written, the others find their event loop closed: no trace for each of them."""
+    before = sys.unraisablehook
+    if getattr(before, "quiet_closed_loops", False):
+        return
+
+    def hook(unraisable) -> None:
+        if "loop is closed" not in str(unraisable.exc_value):
+            before(unraisable)
+
+    hook.quiet_closed_loops = True
+    sys.unraisablehook = hook
 
 
 def _check_shapes(manager: ocp.CheckpointManager, step: int, abstract_state) -> None:
