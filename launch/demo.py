@@ -12,14 +12,14 @@ from data_prep.build import build
 from data_prep.errors import run_command
 from data_prep.leads import LEADS, lead_mask
 from data_prep.readers import open_corpus
-from data_prep.segment import stitch_beats
 from data_prep.shards import ShardSet
 from data_prep.synthetic import write_corpus
 from lvcg_jax import figures
 from lvcg_jax.config import make_preprocess, read_config_file
 from lvcg_jax.controls import median_beat_table
-from lvcg_jax.embed import Embedder, embed_dataset, record_batch
+from lvcg_jax.embed import Embedder, embed_dataset
 from lvcg_jax.geometry import lead_matrix, lift_matrix
+from lvcg_jax.lead_methods import NetworkLeads, to_mv
 from lvcg_jax.metrics_log import read_metrics
 from lvcg_jax.probe import format_results, probe_task
 from lvcg_jax.table import align_features, save_table
@@ -118,24 +118,22 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     shards = ShardSet(data, "test")
     example = shards[0]
     rate = shards.preprocess.rate
-    scale, offset = example["scale"][:, None], example["offset"][:, None]
-    normalised = example["signal"].astype(np.float32)
+    signal = to_mv(example["signal"].astype(np.float32), example)
     title = f"record {example['record_id']}"
     peaks = example["start"][1:]
-    figures.draw_ecg(out / "record.png", normalised * scale + offset, rate, title, r_peaks=peaks, caption=COMMAND)
+    figures.draw_ecg(out / "record.png", signal, rate, title, r_peaks=peaks, caption=COMMAND)
 
     lift = lift_matrix(lead_matrix("paper"), np.ones(len(LEADS), bool))
-    figures.draw_vcg_loops(out / "vcg.png", lift @ (normalised * scale), rate, title, caption=COMMAND)
+    figures.draw_vcg_loops(out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND)
 
-    embedder = Embedder.load(run)
-    visible = lead_mask(np.isin(LEADS, VISIBLE))
-    beats = reconstruct(embedder, example, visible)
-    stitched = stitch_beats(beats, example["start"], example["length"], normalised.shape[1])
+    view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
+    network = NetworkLeads(Embedder.load(run), {"lvcg": "predicted"}, rows=1)
+    (stitched,) = network.predict([view])["lvcg"]
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
-    overlay = np.where(hidden, stitched * scale + offset, np.nan)
+    overlay = np.where(hidden, to_mv(stitched, example), np.nan)
     figures.draw_ecg(
         out / "reconstruction.png",
-        normalised * scale + offset,
+        signal,
         rate,
         f"{title}: nine leads from {', '.join(VISIBLE)}",
         overlays={"reconstructed": overlay},
@@ -148,15 +146,6 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     rows = table.split == "test"
     names = [next(iter(labels["diagnosis"]), "none") for labels, keep in zip(table.labels, rows, strict=True) if keep]
     figures.draw_embedding(out / "embedding.png", table.embedding[rows], names, caption=COMMAND)
-
-
-def reconstruct(embedder: Embedder, example: dict, visible: int) -> np.ndarray:
-    """All leads of every beat [n,12,p] of one record from the visible ones."""
-    names = ("beats", "length", "complete", "lead_mask", "uid")
-    batch = record_batch(*(example[name] for name in names), capacity=embedder.max_beats)
-    shown = np.array([[visible]], np.int32)
-    outputs = embedder.model.apply(embedder.variables, batch, shown, embedder.max_beats, method="reconstruct")
-    return np.asarray(outputs)[0, : len(example["length"])]
 
 
 if __name__ == "__main__":

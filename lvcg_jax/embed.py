@@ -27,9 +27,9 @@ from lvcg_jax import __version__
 from lvcg_jax.config import load_config
 from lvcg_jax.inference import LVCG, join_parts
 from lvcg_jax.table import Table, check_ending, record_rows, save_table, window_table
-from lvcg_jax.windows import Failure, corpus_windows, record_batch, shard_windows, show_only
+from lvcg_jax.windows import Failure, corpus_windows, shard_windows, show_only
 
-__all__ = ["Embedder", "embed_corpus", "embed_dataset", "join_parts", "record_batch"]
+__all__ = ["Embedder", "embed_corpus", "embed_dataset", "join_parts"]
 Embedder = LVCG  # for code that also handles the network of model.py, which has the same name
 
 

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from lvcg_jax.config import as_geometry
 from lvcg_jax.decoder import SEED_LENGTH
+from lvcg_jax.dynamics import TemporalModule
 from lvcg_jax.geometry import lead_matrix, lift_table
 from lvcg_jax.masking import beat_mask, masked_mean
 from lvcg_jax.model import HIDDEN_SHARE, Batch
@@ -117,34 +118,6 @@ class _Decoder(nn.Module):
         return _conv(3, 1, 1, dtype, "out")(x).astype(jnp.float32)
 
 
-class _Step(nn.Module):
-    """One beat of the scan."""
-
-    token_dim: int
-    state_dim: int
-
-    @nn.compact
-    def __call__(self, state: jax.Array, moves: jax.Array) -> tuple[jax.Array, jax.Array]:
-        predicted = nn.Dense(self.token_dim, name="readout")(state)
-        following, _ = nn.GRUCell(self.state_dim, name="gru")(state, predicted)
-        return jnp.where(moves[:, None], following, state), predicted
-
-
-class _Temporal(nn.Module):
-    """Tokens [b,n,d] -> predicted tokens [b,n,d] and the state at the last valid beat [b,h]."""
-
-    config: FrozenConfigDict
-
-    @nn.compact
-    def __call__(self, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        c = self.config
-        state = nn.Dense(c.state_dim, name="start")(tokens[:, 0])
-        moves = jnp.pad(mask[:, 1:], [(0, 0), (0, 1)])
-        options = {"variable_broadcast": "params", "split_rngs": {"params": False}, "in_axes": 1, "out_axes": 1}
-        last, predicted = nn.scan(_Step, **options)(c.token_dim, c.state_dim, name="step")(state, moves)
-        return predicted, last
-
-
 class PlainLVCG(nn.Module):
     """model.LVCG from library modules; called like it, on batches with one record a group. The geometry is fixed."""
 
@@ -154,7 +127,8 @@ class PlainLVCG(nn.Module):
         c, geometry = self.config.model, self.config.geometry
         if geometry.learnable:
             raise ValueError("the plain model has no learnable geometry")
-        self.encoder, self.decoder, self.temporal = _Encoder(c), _Decoder(c), _Temporal(c)
+        self.encoder, self.decoder = _Encoder(c), _Decoder(c)
+        self.temporal = TemporalModule(c.token_dim, c.state_dim)  # made of library modules already
         self.rhythm = RhythmEncoder(c.rhythm_dim, c.rhythm_hidden, c.rhythm_basis, c.rhythm_heads)
         if self.config.loss.lambda_rhythm > 0:
             self.head = RhythmHead(c.rhythm_dim)

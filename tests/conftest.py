@@ -57,3 +57,11 @@ def trained_run(shards_dir, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run") / "smoke"
     assert train_and_evaluate(config, workdir) == "finished"
     return workdir
+
+
+@pytest.fixture(scope="session")
+def model(trained_run):
+    """The trained run, loaded for use."""
+    from lvcg_jax import LVCG
+
+    return LVCG.load(trained_run)

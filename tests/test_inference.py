@@ -19,11 +19,6 @@ from lvcg_jax.inference import embed_packed
 
 
 @pytest.fixture(scope="module")
-def model(trained_run):
-    return LVCG.load(trained_run)
-
-
-@pytest.fixture(scope="module")
 def records(raw_corpus):
     corpus = open_corpus("synthetic", raw_corpus)
     return [corpus.load(ref) for ref in corpus.refs[:10]]

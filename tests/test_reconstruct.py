@@ -16,18 +16,12 @@ from data_prep.shards import ShardSet
 from data_prep.wfdb_files import read_wfdb_record
 from lvcg_jax import lead_scores, reconstruct
 from lvcg_jax.geometry import lead_matrix
-from lvcg_jax.inference import LVCG
 from lvcg_jax.lead_methods import METHODS, NO_NETWORK, make_methods, regression_matrix, signal_of
 from lvcg_jax.lead_views import Source, Windows, derive_rows, drawn_view, fixed_view, list_entries, score_rows
 from lvcg_jax.windows import record_batch
 
 A = lead_matrix("paper")
 THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
-
-
-@pytest.fixture(scope="module")
-def model(trained_run):
-    return LVCG.load(trained_run)
 
 
 @pytest.fixture(scope="module")

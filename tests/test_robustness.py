@@ -20,11 +20,6 @@ THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
 
 
 @pytest.fixture(scope="module")
-def model(trained_run):
-    return LVCG.load(trained_run)
-
-
-@pytest.fixture(scope="module")
 def bench(model, shards_dir, tmp_path_factory):
     found, notes = robustness.open_bench(model, str(shards_dir), tmp_path_factory.mktemp("bench") / "e.npz", None)
     assert notes == []
