@@ -94,9 +94,9 @@ class Norm(nn.Module):
             running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
             mean, var = running_mean.value, running_var.value
             if train:
-                mask = valid[:, None, None]
-                mean = masked_mean(x, mask, (0, 1))
-                var = jnp.maximum(masked_mean(x * x, mask, (0, 1)) - mean * mean, 0.0)
+                # Over the samples first, then over the beats: on CPU over twice as fast as over both at once.
+                mean = masked_mean(x.mean(1), valid[:, None], 0)
+                var = jnp.maximum(masked_mean((x * x).mean(1), valid[:, None], 0) - mean * mean, 0.0)
                 if not self.is_initializing():
                     running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
                     running_var.value = self.momentum * running_var.value + (1 - self.momentum) * var

@@ -111,7 +111,8 @@ def test_every_part_has_its_line(lines):
 
 @pytest.mark.parametrize("part", ["train", "embed"])
 def test_what_a_line_says_fits_together(lines, part):
-    line, peak = lines[part], lines["peak"]["gflop_per_second"]
+    line = lines[part]
+    peak = line["peak_gflop_per_second"]
     for fields in (line, line["baseline"]):
         assert fields.keys() >= SPEED
         assert fields["padding_share"] == pytest.approx(1 - fields["beats"] / fields["slots"], abs=1e-4)
