@@ -51,8 +51,9 @@ from lvcg_jax.sharding import batch_sharding, make_mesh, replicated, state_shard
 from lvcg_jax.state import TrainState, create_state, make_optimizer
 from lvcg_jax.steps import make_train_step
 
-# PTB-XL's training records with 6, 7, ... 20 intervals (peaks=vcg), in thousandths; the mean is 13.3.
+# PTB-XL's training records with 6, 7, ... 20 intervals (peaks=vcg), in thousandths, and their mean.
 BEAT_COUNT_SHARES = (1, 1, 6, 26, 82, 141, 174, 164, 129, 91, 66, 42, 27, 17, 33)
+MEAN_BEATS = 13.3
 DRAWN_BATCHES = 101
 PEAK_PRODUCTS = 4  # matrix products of one timed call
 INPUT_BATCHES = 20  # batches of one repeat of the input part
