@@ -92,6 +92,7 @@ def paper() -> ConfigDict:
     c.data.batch_size = 64  # records a step, over all devices and processes
     c.data.pack = True  # fit the encoder's slots to the batch's beats; False: max_beats slots a record
     c.data.prefetch = 4  # batches read ahead
+    c.data.threads = 1  # that read; one is plenty for a CPU, an accelerator wants more
     c.data.synthetic_patients = 2000
 
     c.mesh = ConfigDict()

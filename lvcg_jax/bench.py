@@ -258,7 +258,7 @@ def bench_input(bench: Bench) -> dict:
     """Reading, decoding and packing shuffled batches, as training does; on one core this is per CPU second."""
     shards = ShardSet(bench.data or bench.synthetic_shards, "train")
     maker = BatchMaker(shards, 1, bench.groups, range(bench.groups), bench.config.data.pack)
-    batches = train_batches(maker, bench.batch_size, 0, bench.config.data.prefetch)
+    batches = train_batches(maker, bench.batch_size, 0, bench.config.data.prefetch, bench.config.data.threads)
     wall, cpu = [], []
     for _ in progress_bar(range(bench.repeats + 1), desc="input", leave=False):
         before = time.perf_counter(), time.process_time()

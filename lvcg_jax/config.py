@@ -15,6 +15,7 @@ from lvcg_jax.model import LVCG
 FREE_FIELDS = (
     "data.dir",
     "data.prefetch",
+    "data.threads",
     "train.log_every",
     "train.validate_every",
     "train.checkpoint_every",
