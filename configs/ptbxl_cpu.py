@@ -3,7 +3,9 @@
     python -m data_prep.build --corpus=ptbxl --raw=PTBXL --out=SHARDS --config=peaks=vcg --workers=2
     python -m lvcg_jax.train --config=configs/ptbxl_cpu.py --workdir=runs/ptbxl_cpu --config.data.dir=SHARDS
 
-Sizes, losses and batch are those of the paper; what differs is what a short run needs, and is written below.
+Sizes, losses and batch are those of the paper; what differs is what a short run needs, and is written below. The
+variant `configs/ptbxl_cpu.py:record_dower` keeps the dipole relation between leads: one scale for all leads of a record
+(shards built with `--config=normalise=record`) and Dower's lead directions.
 """
 
 from pathlib import Path
@@ -13,7 +15,7 @@ from ml_collections import ConfigDict
 from lvcg_jax.config import read_config_file
 
 
-def get_config() -> ConfigDict:
+def get_config(variant: str = "paper") -> ConfigDict:
     c = read_config_file(Path(__file__).with_name("pretrain.py"))
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
     c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
@@ -25,4 +27,9 @@ def get_config() -> ConfigDict:
     c.train.validate_records = 512
     c.train.checkpoint_every = 100
     c.train.keep_checkpoints = 2
+    if variant == "record_dower":
+        c.preprocess.normalise = "record"
+        c.geometry.matrix = "dower"
+    elif variant != "paper":
+        raise ValueError(f"unknown config variant '{variant}': choose from paper, record_dower")
     return c
