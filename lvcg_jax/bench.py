@@ -46,7 +46,7 @@ from lvcg_jax.config import make_model, make_preprocess, make_subsets, read_conf
 from lvcg_jax.data import BatchMaker, check_batch_size, train_batches
 from lvcg_jax.flops import model_flops
 from lvcg_jax.measure import Program, TrainProgram, take_turns
-from lvcg_jax.plain import make_plain_model, pad_batch
+from lvcg_jax.plain import make_plain_model, pad_batch, unknown_fields
 from lvcg_jax.sharding import batch_sharding, make_mesh, replicated, state_sharding
 from lvcg_jax.state import TrainState, create_state, make_optimizer
 from lvcg_jax.steps import make_train_step
@@ -358,6 +358,10 @@ def main(argv: list[str] | None = None) -> int:
     config = read_config_file(args.config)
     if args.baseline and config.geometry.learnable:
         raise InputError("--baseline has no learnable geometry: choose a config with geometry.learnable=False")
+    if args.baseline and unknown_fields(config):
+        raise InputError(
+            f"--baseline is the paper's model, it has no {', '.join(unknown_fields(config))}: leave it out"
+        )
     if args.batch_size is not None:
         config.data.batch_size = args.batch_size
     with tempfile.TemporaryDirectory() as folder:

@@ -62,6 +62,19 @@ def trained_run(shards_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def imported_run(tmp_path_factory):
+    """The authors' small checkpoint as a run directory."""
+    from golden import CHECKPOINT
+
+    from lvcg_jax.import_torch import import_checkpoint
+
+    run = tmp_path_factory.mktemp("imported") / "authors"
+    _, _, others = import_checkpoint(CHECKPOINT, run)
+    assert others == []
+    return run
+
+
+@pytest.fixture(scope="session")
 def model(trained_run):
     """The trained run, loaded for use."""
     from lvcg_jax import LVCG
