@@ -125,7 +125,7 @@ def test_full_size_has_the_published_numbers_of_parameters():
 
 
 class Step:
-    """One training step of a tiny model of a preset: loss terms, gradients and statistics."""
+    """One training step of a tiny model of a preset: outputs, gradients and statistics."""
 
     def __init__(self, name):
         config = self.config = tiny_preset(name)
@@ -147,11 +147,11 @@ class Step:
                 more = {"mutable": ["batch_stats"]}
                 found, updates = self.model.apply(variables, TINY, SHOWN, jax.random.key(3), SLOTS, **more)
             terms = loss_terms(found, TINY, SHOWN, config.loss)
-            return terms["loss"].mean(), (terms, updates["batch_stats"])
+            return terms["loss"].mean(), (found, updates["batch_stats"])
 
         zero = jnp.zeros((slots, config.model.token_dim))
         run = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
-        (self.gradient, token_gradient), (self.terms, self.statistics) = run(self.variables["params"], zero)
+        (self.gradient, token_gradient), (self.outputs, self.statistics) = run(self.variables["params"], zero)
         reached = np.abs(np.asarray(token_gradient)).max(-1) > 0  # of each slot
         if filled:
             self.reached = reached[: len(COUNTS) * LONGEST].reshape(len(COUNTS), LONGEST)
@@ -191,6 +191,22 @@ def test_norm_statistics_see_padding_in_release_only(step):
     empty = len(COUNTS) * LONGEST - len(values) if name == "release" else 0
     mean = (values.sum(0) + empty * layer["bias"]) / (len(values) + empty)
     close(step.statistics["encoder"]["stem_norm"]["mean"], 0.9 * old["mean"] + 0.1 * mean, 1e-5)
+
+
+def test_decoder_statistics_are_of_three_passes_in_release_and_of_one_else(step):
+    """The decoder's first norm, after the linear map that spreads a token over samples."""
+    step, name = step
+    layer = step.variables["params"]["decoder"]["seed"]
+    tokens, predicted = (np.asarray(step.outputs[key][0]) for key in ("tokens", "predicted"))
+    valid = np.asarray(step.outputs["mask"][0])
+    passes = [np.concatenate([tokens[valid], predicted[valid]])]
+    if name == "release":
+        passes = [tokens[:, 1], predicted[:, 1:LONGEST].reshape(-1, tokens.shape[-1]), predicted[:, 0]]
+    mean = step.variables["batch_stats"]["decoder"]["seed_norm"]["mean"]
+    for some in passes:
+        seeds = (some @ layer["kernel"] + layer["bias"]).reshape(-1, len(mean))
+        mean = 0.9 * mean + 0.1 * seeds.mean(0)
+    close(step.statistics["decoder"]["seed_norm"]["mean"], mean, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["paper", "release"])
