@@ -1,6 +1,7 @@
 """Presets are fields: each field alone, at both of its values."""
 
 import json
+import math
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from data_prep.leads import mask_leads
 from data_prep.segment import cut_beats, stitch_beats
 from lvcg_jax import release
 from lvcg_jax.config import CHOICES, LATER_FIELDS, flatten, load_config, make_model, make_subsets, save_config
+from lvcg_jax.layers import gelu
 from lvcg_jax.losses import loss_terms
 from lvcg_jax.masking import beat_mask
 from lvcg_jax.rhythm import RhythmEncoder, rr_statistics
@@ -75,20 +77,18 @@ def test_every_later_field_has_another_value_here():
 
 @pytest.mark.parametrize("name, value", [other for other in OTHERS if not other[0].startswith("optim")])
 def test_each_field_alone_fits_the_papers_others(name, value):
-    """Shapes only: a training view, its loss, an embedding and a reconstruction."""
+    """Shapes only: a training view, its loss and a reconstruction; making the variables embeds, too."""
     config = changed(**{name.replace(".", "__"): value})
     model = make_model(config)
 
     def everything(key):
         variables = model.init(KEY, BATCH, VISIBLE, None, SLOTS)
         outputs, _ = model.apply(variables, BATCH, VISIBLE, key, SLOTS, mutable=["batch_stats"])
-        parts = model.apply(variables, BATCH, VISIBLE, SLOTS, method="embed")
         leads = model.apply(variables, BATCH, VISIBLE, SLOTS, method="reconstruct")
-        return loss_terms(outputs, BATCH, VISIBLE, config.loss)["loss"], parts, leads
+        return loss_terms(outputs, BATCH, VISIBLE, config.loss)["loss"], leads
 
-    loss, parts, leads = jax.eval_shape(everything, KEY)
+    loss, leads = jax.eval_shape(everything, KEY)
     assert loss.shape == (1, 4) and leads.shape == BATCH["beats"].shape
-    assert [parts[part].shape[-1] for part in ("structure", "dynamics", "rhythm")] == [16, 16, 8]
 
 
 # ---- geometry and views (D1, D14)
@@ -202,6 +202,14 @@ def test_rhythm_unit_steps_and_positions():
     assert np.abs(encode(placed, placed_params, turned) - encode(placed, placed_params)).max() > 1e-4
     without = {name: x for name, x in placed_params.items() if name != "positions"}
     np.testing.assert_allclose(encode(paper, without, turned), encode(paper, without), atol=1e-5)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_gelu_is_exact_or_its_tanh_form(exact):
+    x = np.linspace(-4, 4, 81)
+    true = np.array([v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x])
+    gap = np.abs(np.asarray(gelu(jnp.asarray(x, jnp.float32), exact)) - true).max()
+    assert gap < 1e-6 if exact else 1e-5 < gap < 1e-3
 
 
 # ---- whole records (D4, and the zeros of the published stitching)
