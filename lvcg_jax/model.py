@@ -208,7 +208,9 @@ class LVCG(nn.Module):
         filled = release.fill_slots(batch, max_beats) if self.padding == "counted" else batch
         counts, train = filled["num_beats"], key is not None
         g, m = filled["beats"].shape[:2]
-        row, position, counted = beat_owner(counts, m)
+        row, position, counted = own = beat_owner(counts, m)
+        if filled is not batch:
+            own = beat_owner(batch["num_beats"], batch["beats"].shape[1])
         seeds = dropout_seeds(key, batch["uid"], row, position) if train else jnp.zeros((g, m), jnp.uint32)
         vcg = self.lift(filled["beats"], visible, row)
         tokens = self._tokens(vcg, counted, seeds, train)
@@ -219,6 +221,7 @@ class LVCG(nn.Module):
         return {
             "row": row, "position": position, "counted": counted, "counts": counts, "seeds": seeds, "vcg": vcg,
             "packed_tokens": tokens, "tokens": records, "mask": mask, "predicted": predicted, "state": last,
+            "owner": own,  # row, position and validity of the batch's own beats
         }  # fmt: skip
 
     def _decode(self, tokens: jax.Array, counted: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
@@ -248,9 +251,10 @@ class LVCG(nn.Module):
             owner = (x["row"], x["position"])
             slots = release.decode_in_passes(decode, *sets["predicted"], owner, x["counts"], max_beats)
             return decoded | {"predicted": slots}
-        ends = np.cumsum([one[0].shape[1] for one in sets.values()])
         joined = (jnp.concatenate(parts, axis=1) for parts in zip(*sets.values(), strict=True))
-        return dict(zip(sets, jnp.split(self._decode(*joined, train), ends[:-1], axis=1), strict=True))
+        decoded, sizes = self._decode(*joined, train), [tokens.shape[1] for tokens, _, _ in sets.values()]
+        ends = np.cumsum(sizes).tolist()
+        return {name: decoded[:, e - n : e] for name, n, e in zip(sets, sizes, ends, strict=True)}
 
     def _leads(self, decoded: jax.Array, batch: Batch, max_beats: int) -> jax.Array:
         """Decoded beats [g,m,p,3] of the batch's own packing -> leads, of beats [g,m,12,p] or of records [g,r,12,t]."""
@@ -260,11 +264,11 @@ class LVCG(nn.Module):
         leads = self.project(decoded)
         return self.refiner(leads) if self.refine else leads
 
-    def _own(self, beats: jax.Array, x: dict[str, Any], batch: Batch) -> jax.Array:
+    def _own(self, beats: jax.Array, x: dict[str, Any]) -> jax.Array:
         """Beats [g,m,...] packed as `x` has them -> packed as the batch has them."""
         if self.padding == "ignored":
             return beats
-        row, position, _ = beat_owner(batch["num_beats"], batch["beats"].shape[1])
+        row, position, _ = x["owner"]
         return to_packed(to_records(beats, x["counts"], x["mask"].shape[-1]), row, position)
 
     def _rr(self, batch: Batch, max_beats: int) -> tuple[jax.Array, jax.Array]:
@@ -282,11 +286,10 @@ class LVCG(nn.Module):
         record_ecg [g,r,l,t] if beats are stitched; valid.
         """
         x = self._encode(batch, visible, key, max_beats)
-        row, _, valid = beat_owner(batch["num_beats"], batch["beats"].shape[1])
+        row, _, valid = x["owner"]
         decoded = self._decode_all(x, key is not None)
-        vcg, own, predicted = (
-            self._own(y, x, batch) for y in (x["vcg"], decoded[self.vcg_source], decoded["predicted"])
-        )
+        compared = (x["vcg"], decoded[self.vcg_source], decoded["predicted"])
+        vcg, own, predicted = (self._own(y, x) for y in compared)
         if self.space == "ecg":  # an invisible lead is no target of the encoder's own tokens
             own = jnp.where(to_beats(visible_leads(visible), row)[:, :, None], own, 0.0)
         outputs = {
@@ -335,13 +338,13 @@ class LVCG(nn.Module):
         x = self._encode(batch, visible, None, max_beats)
         predicted = to_packed(x["predicted"], x["row"], x["position"])
         tokens = {"predicted": predicted, "encoded": x["packed_tokens"]}[source]
-        decoded = self._own(self._decode(tokens, x["counted"], x["seeds"], False), x, batch)
+        decoded = self._own(self._decode(tokens, x["counted"], x["seeds"], False), x)
         leads = self._leads(decoded, batch, max_beats)
         if not self.stitch:
             return leads
         length = _merge(to_records(batch["length"], batch["num_beats"], max_beats))
         beats = release.cut(jnp.swapaxes(_merge(leads), -1, -2), length, self.beat_samples)  # [b,n,p,l]
-        row, position, _ = beat_owner(batch["num_beats"], batch["beats"].shape[1])
+        row, position, _ = x["owner"]
         return to_packed(_split(jnp.swapaxes(beats, -1, -2), *leads.shape[:2]), row, position)
 
 

@@ -20,7 +20,6 @@ from lvcg_jax.model import PARTS, tikhonov_lift
 from lvcg_jax.resnet1d import BeatEncoder
 from lvcg_jax.state import trained_labels
 
-PRESETS = ("paper", "release", "best")
 REFERENCE = golden()
 BATCH, VISIBLE = golden_batch(REFERENCE)
 MASK = REFERENCE["in/mask"]  # [4,17]
@@ -125,7 +124,7 @@ def test_full_size_has_the_published_numbers_of_parameters():
 
 
 class Step:
-    """One training step of a tiny model of a preset: loss terms, gradients and statistics."""
+    """One training step of a tiny model of a preset: outputs, gradients and statistics."""
 
     def __init__(self, name):
         config = self.config = tiny_preset(name)
@@ -147,11 +146,11 @@ class Step:
                 more = {"mutable": ["batch_stats"]}
                 found, updates = self.model.apply(variables, TINY, SHOWN, jax.random.key(3), SLOTS, **more)
             terms = loss_terms(found, TINY, SHOWN, config.loss)
-            return terms["loss"].mean(), (terms, updates["batch_stats"])
+            return terms["loss"].mean(), (found, updates["batch_stats"])
 
         zero = jnp.zeros((slots, config.model.token_dim))
         run = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
-        (self.gradient, token_gradient), (self.terms, self.statistics) = run(self.variables["params"], zero)
+        (self.gradient, token_gradient), (self.outputs, self.statistics) = run(self.variables["params"], zero)
         reached = np.abs(np.asarray(token_gradient)).max(-1) > 0  # of each slot
         if filled:
             self.reached = reached[: len(COUNTS) * LONGEST].reshape(len(COUNTS), LONGEST)
@@ -161,24 +160,36 @@ class Step:
             self.reached[row[valid], position[valid]] = reached[valid]
 
 
-@pytest.fixture(scope="module", params=PRESETS)
+@pytest.fixture(scope="module", params=["paper", "release"])
 def step(request):
     return Step(request.param), request.param
 
 
-def test_which_beats_reach_the_encoder_and_what_trains_the_rhythm_encoder(step):
-    """`release`: beats 0 and 1 only; else all. The rhythm encoder gets gradient in `best` only."""
+def test_which_beats_reach_the_encoder(step):
+    """`release`: beats 0 and 1 of a record, be they there or not; `paper`: all there are."""
     step, name = step
     number, count = np.arange(LONGEST), np.array(COUNTS)[:, None]
-    expected = (number < 2) & (count > 0) if name == "release" else number < count
-    np.testing.assert_array_equal(step.reached, expected)
-    rhythm = [np.abs(x).max() for x in jax.tree.leaves(step.gradient["rhythm"])]
-    labels = set(jax.tree.leaves(trained_labels(step.gradient, step.config)["rhythm"]))
-    if name == "best":
-        assert np.count_nonzero(np.array(rhythm) > 1e-6) >= len(rhythm) - 1 and labels == {"train"}  # one bias cancels
-    else:
-        assert max(rhythm) == 0 and labels == {"frozen"}
+    np.testing.assert_array_equal(step.reached, (number < 2) & (count > 0) if name == "release" else number < count)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(step.gradient))
+
+
+@pytest.mark.parametrize("name", ["paper", "release", "best"])
+def test_only_best_trains_the_rhythm_encoder(name):
+    config = tiny_preset(name)
+    model = make_model(config)
+    variables = random_variables(model, TINY, SLOTS)
+
+    def loss(rhythm):
+        params = {**variables["params"], "rhythm": rhythm}
+        outputs = model.apply({**variables, "params": params}, TINY, SHOWN, None, SLOTS)
+        return loss_terms(outputs, TINY, SHOWN, config.loss)["loss"].mean()
+
+    gradient = [np.abs(x).max() for x in jax.tree.leaves(jax.jit(jax.grad(loss))(variables["params"]["rhythm"]))]
+    labels = set(jax.tree.leaves(trained_labels(variables["params"], config)["rhythm"]))
+    if name == "best":
+        assert np.sum(np.array(gradient) > 1e-6) >= len(gradient) - 1 and labels == {"train"}  # one bias cancels out
+    else:
+        assert max(gradient) == 0 and labels == {"frozen"}
 
 
 def test_norm_statistics_see_padding_in_release_only(step):
@@ -191,6 +202,22 @@ def test_norm_statistics_see_padding_in_release_only(step):
     empty = len(COUNTS) * LONGEST - len(values) if name == "release" else 0
     mean = (values.sum(0) + empty * layer["bias"]) / (len(values) + empty)
     close(step.statistics["encoder"]["stem_norm"]["mean"], 0.9 * old["mean"] + 0.1 * mean, 1e-5)
+
+
+def test_decoder_statistics_are_of_three_passes_in_release_and_of_one_else(step):
+    """The decoder's first norm, after the linear map that spreads a token over samples."""
+    step, name = step
+    layer = step.variables["params"]["decoder"]["seed"]
+    tokens, predicted = (np.asarray(step.outputs[key][0]) for key in ("tokens", "predicted"))
+    valid = np.asarray(step.outputs["mask"][0])
+    passes = [np.concatenate([tokens[valid], predicted[valid]])]
+    if name == "release":
+        passes = [tokens[:, 1], predicted[:, 1:LONGEST].reshape(-1, tokens.shape[-1]), predicted[:, 0]]
+    mean = step.variables["batch_stats"]["decoder"]["seed_norm"]["mean"]
+    for some in passes:
+        seeds = (some @ layer["kernel"] + layer["bias"]).reshape(-1, len(mean))
+        mean = 0.9 * mean + 0.1 * seeds.mean(0)
+    close(step.statistics["decoder"]["seed_norm"]["mean"], mean, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["paper", "release"])
