@@ -22,7 +22,7 @@ OTHER_PROGRAMS = ("wget", "pip", ".venv/bin/pip", "python3")  # of others: nothi
 TRAIN_SCRIPTS = ("launch/local_multihost.sh", "launch/slurm.sbatch", "launch/tpu_pod.sh")
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 FENCE = re.compile(r"```(\w*)")
-INLINE = re.compile(r"`((?:python -m (?:lvcg_jax|data_prep)|python launch/|bash launch/)[^`]*)`")
+INLINE = re.compile(r"`((?:python\s-m\s(?:lvcg_jax|data_prep)|python\slaunch/|bash\slaunch/)[^`]*)`")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,10 @@ class Block:
     @property
     def where(self) -> str:
         return f"{self.page} line {self.line}"
+
+    @property
+    def is_run(self) -> bool:
+        return self.language in ("bash", "python") and self.why is None
 
     @property
     def commands(self) -> list[str]:
@@ -114,10 +118,12 @@ def check_command(line: str, where: str, whole: bool) -> None:
 
 
 def check_flags(module: str, flags: list[str], where: str, whole: bool) -> None:
+    there = (ROOT / module).is_file() if module.startswith("launch/") else importlib.util.find_spec(module)
+    assert there, f"{where}: there is no {module}"
     if module == "lvcg_jax.train":
         check_train_flags(flags, where)
         return
-    parser = parser_of(module, where)
+    parser = parser_of(module)
     for flag in flags:
         name = flag.split("=")[0]
         assert not name.startswith("-") or name in parser._option_string_actions, f"{where}: {module} has no {name}"
@@ -136,31 +142,27 @@ class Caught(Exception):
 
 
 @cache
-def parser_of(module: str, where: str) -> argparse.ArgumentParser:
+def parser_of(module: str) -> argparse.ArgumentParser:
     """The parser of a command, caught when the command is about to use it."""
 
     def stop(parser, *_):
         raise Caught(parser)
 
-    main = main_of(module, where)
-    with (
-        mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop),
-        pytest.raises(Caught) as caught,
-    ):
+    main = main_of(module)
+    patched = mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop)
+    with patched, pytest.raises(Caught) as caught:
         main([])
     return caught.value.args[0]
 
 
 @cache
-def main_of(module: str, where: str):
+def main_of(module: str):
     """The function of a command: of a module, or of a script in launch/."""
     if module.startswith("launch/"):
-        assert (ROOT / module).is_file(), f"{where}: there is no {module}"
         spec = importlib.util.spec_from_file_location(Path(module).stem, ROOT / module)
         loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
         return loaded.main
-    assert importlib.util.find_spec(module), f"{where}: there is no module {module}"
     return importlib.import_module(module).main
 
 

@@ -1,10 +1,16 @@
-"""A hook of the site's build: the menu of .mkdocs.yml without pages that are not there (results are written by a
-command, and may not be yet), and with pages that it does not name at the end."""
+"""Hooks of the site's build, named in .mkdocs.yml."""
 
 from pathlib import Path
 
 
+def on_page_markdown(markdown: str, **_) -> str:
+    """Tables within <details> are Markdown too, as elsewhere."""
+    return markdown.replace("<details>", '<details markdown="1">')
+
+
 def on_config(config):
+    """The menu without pages that are not there (results are written by a command, and may not be yet), and with pages
+    that it does not name at the end."""
     there = {path.name for path in Path(config.docs_dir).glob("*.md")}
     named: set[str] = set()
     config.nav = _keep(config.nav, there, named)
