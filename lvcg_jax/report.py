@@ -70,6 +70,10 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
             raise InputError(f"--{name} does not go with --{kind}: see python -m lvcg_jax.report --help")
     if args.record and args.checkpoint is None:
         raise InputError("--record needs --checkpoint=RUN, the run directory of a trained model")
+    for name, (_, words) in (RUN_FILES | {"reference": ("FILE", "embeddings of lvcg_jax.embed")}).items():
+        path = getattr(args, name)
+        if path is not None and not path.exists():
+            raise InputError(f"--{name}={path}: no such file or folder; give the {words}")
     for name in ("records", "map_rows"):
         if getattr(args, name) is not None and getattr(args, name) < 0:
             raise InputError(f"--{name} must be 0 or more")
@@ -89,8 +93,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
     command = command_words(sys.argv[1:] if argv is None else argv)
     logging.set_verbosity(logging.ERROR)
+    from lvcg_jax.embed import check_place
     from lvcg_jax.report_page import write_page
 
+    out = args.out or (args.run / "report.html" if args.run else Path(f"{Path(args.record).stem}-report.html"))
+    if args.run is None or args.run.is_dir():
+        check_place(out)
     if args.run:
         from lvcg_jax import report_run
 
@@ -104,14 +112,12 @@ def main(argv: list[str] | None = None) -> int:
             args.tsne != "no",
             command,
         )
-        out = args.out or args.run / "report.html"
         text = report_run.run_page(options, print)
     else:
         from lvcg_jax import report_record
 
         how = {name: getattr(args, name) for name in ("leads", "reference", "data", "rate", "unit", "lead_names")}
         options = report_record.Options(args.record, args.checkpoint, **how, start=args.start or 0.0, command=command)
-        out = args.out or Path(f"{Path(args.record).stem}-report.html")
         text = report_record.record_page(options)
     write_page(out, text)
     print(f"{out} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")

@@ -174,31 +174,37 @@ def choose_rows(table: Table, most: int = MOST_ROWS) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(count, most, replace=False))
 
 
-def scaled(embedding: np.ndarray) -> np.ndarray:
-    """Every feature [m,d] with unit variance; one that never changes stays."""
+def pca_map(embedding: np.ndarray, title: str, also: np.ndarray | None = None) -> tuple[Map, np.ndarray] | None:
+    """The map of the first two components of rows [m,d], each feature scaled to unit variance, and the components.
+
+    Rows `also` [k,d] are placed with them without a say in the axes. None if the rows are few or alike.
+    """
+    if len(embedding) < FEWEST_ROWS:
+        return None
     spread = embedding.std(0)
-    return np.asarray(embedding / np.where(spread > 1e-9, spread, 1.0), np.float64)
+    scale = np.where(spread > 1e-9, spread, 1.0)
+    pca = fit_pca(embedding / scale, TSNE_INPUT)
+    if len(pca.variance) < 2:
+        return None
+    components = pca.project((embedding if also is None else np.concatenate([embedding, also])) / scale)
+    share = 100 * pca.variance / pca.total_variance
+    names = (f"principal component {k + 1} ({share[k]:.0f}% of variance)" for k in range(2))
+    return Map(title, components[:, :2], *names), components
 
 
 def make_maps(embedding: np.ndarray, with_tsne: bool = True) -> list[Map]:
     """PCA, and t-SNE of its first components; none if the rows are few or alike."""
-    if len(embedding) < FEWEST_ROWS:
+    found = pca_map(embedding, "PCA")
+    if found is None:
         return []
-    x = scaled(embedding)
-    pca = fit_pca(x, TSNE_INPUT)
-    if len(pca.variance) < 2:
-        return []
-    components = pca.project(x)
-    share = 100 * pca.variance / pca.total_variance
-    names = (f"principal component {k + 1} ({share[k]:.0f}% of variance)" for k in range(2))
-    maps = [Map("PCA", components[:, :2], *names)]
-    if with_tsne:
-        from sklearn.manifold import TSNE  # late: it takes a second to import
+    first, components = found
+    if not with_tsne:
+        return [first]
+    from sklearn.manifold import TSNE  # late: it takes a second to import
 
-        perplexity = min(30.0, (len(x) - 1) / 4)
-        places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(components)
-        maps.append(Map("t-SNE", places, f"t-SNE 1 (no unit; perplexity {perplexity:g})", "t-SNE 2 (no unit)"))
-    return maps
+    perplexity = min(30.0, (len(components) - 1) / 4)
+    places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(components)
+    return [first, Map("t-SNE", places, f"t-SNE 1 (no unit; perplexity {perplexity:g})", "t-SNE 2 (no unit)")]
 
 
 def quantise(places: np.ndarray) -> str:

@@ -19,7 +19,6 @@ from data_prep.leads import LEADS, canonical, parse_leads
 from data_prep.preprocess import Preprocess
 from data_prep.readers import Record
 from lvcg_jax import morphology, neighbours, report_map, svg_ecg, vcg, vcg_page
-from lvcg_jax.controls import fit_pca
 from lvcg_jax.derive_record import Derived, compare, derive, learn
 from lvcg_jax.geometry import describe_view, lead_matrix
 from lvcg_jax.inference import LVCG, Embedding
@@ -61,6 +60,7 @@ class Study:
     seconds: float  # of the whole record
     whole: vcg.View  # all leads of the file
     view: vcg.View  # the visible leads
+    loop: dict  # summary of lvcg_jax.vcg
     model: LVCG
     embedding: Embedding
     derived: Derived | None  # None: nothing to derive
@@ -68,8 +68,8 @@ class Study:
     notes: list[str]
 
 
-def open_study(options: Options) -> Study:
-    """Reads the record, derives what is not visible, and embeds it; the first mistake is told before JAX starts."""
+def open_study(options: Options, reference: Table | None) -> Study:
+    """Reads the record, derives what is not visible, and embeds it; what is wrong with it is told before that work."""
     wanted = parse_leads(options.leads) if options.leads else None
     if options.start < 0:
         raise InputError(f"--start={options.start:g}: give a second of the record, 0 or later")
@@ -84,7 +84,12 @@ def open_study(options: Options) -> Study:
     record = replace(record, signal=record.signal[span])
     visible = [lead for lead, there in zip(LEADS, view.visible, strict=True) if there]
 
+    matrix = lead_matrix(GEOMETRY)
+    loop = vcg.summary(view, vcg.make_loop(view, matrix), matrix, GEOMETRY)
+
     model = LVCG.load(options.checkpoint)
+    if reference is not None:
+        neighbours.check_reference(reference, model.checkpoint, model.preprocess.hash(), str(options.reference))
     names = [canonical(name) for name in record.leads]
     columns = [names.index(lead) for lead in visible]
     embedding = model.embed(record.signal[:, columns], record.rate, visible)
@@ -97,7 +102,7 @@ def open_study(options: Options) -> Study:
         typical, words = _sizes(options, model, methods)
         derived, more = derive(record, visible, model.preprocess, methods, typical)
         notes += [*more, *describe_view(model.directions, derived.recorded | derived.computed, model.model.eps)]
-    return Study(record, seconds, whole, view, model, embedding, derived, words, notes)
+    return Study(record, seconds, whole, view, loop, model, embedding, derived, words, notes)
 
 
 def _sizes(options: Options, model: LVCG, methods: list) -> tuple[np.ndarray | None, str]:
@@ -247,17 +252,15 @@ def quality_section(study: Study) -> str:
         if study.whole.visible[i]:
             span, noise = lead_quality(study.whole, i)
             state = "visible" if study.view.visible[i] else "hidden from the model"
-            rows.append([lead, state, f"{span:.2f}", f"{1000 * noise:.0f}"])
+            rows.append([lead, state, f"{span:.2f}", "-" if np.isnan(noise) else f"{1000 * noise:.0f}"])
         else:
             state = "derived" if study.derived is not None else "absent"
             if study.derived is not None and study.derived.computed[i]:
                 state = "computed (Einthoven)"
             rows.append([lead, state, "-", "-"])
-    return (
-        text
-        + html_table(["lead", "state", "span, 1st to 99th percentile (mV)", "noise (µV)"], rows)
-        + ('<p class="soft">Noise: root mean square of what differs from the median beat, median over beats.</p>\n')
-    )
+    text += html_table(["lead", "state", "span, 1st to 99th percentile (mV)", "noise (µV)"], rows)
+    noise = "Noise: root mean square of what differs from the median beat, median over beats."
+    return f'{text}<p class="soft">{noise}</p>\n'
 
 
 def lead_quality(view: vcg.View, lead: int) -> tuple[float, float]:
@@ -298,33 +301,21 @@ def neighbour_section(study: Study, table: Table, path: Path, command: str) -> s
 def _map(study: Study, table: Table, found: neighbours.Neighbours, path: Path, command: str) -> str:
     """PCA of the reference set with the record and its neighbours ringed."""
     rows = np.union1d(report_map.choose_rows(table, report_map.MOST_ROWS - len(found.rows)), found.rows)
-    x = np.concatenate([table.embedding[rows], study.embedding.mean[None]])
-    if len(rows) < report_map.FEWEST_ROWS:
+    drawn = report_map.pca_map(table.embedding[rows], "PCA of the reference set", study.embedding.mean[None])
+    if drawn is None:
         return ""
-    scale = np.where(x[:-1].std(0) > 1e-9, x[:-1].std(0), 1.0)
-    pca = fit_pca(x[:-1] / scale, 2)
-    if len(pca.variance) < 2:
-        return ""
-    share = 100 * pca.variance / pca.total_variance
-    labels = [f"principal component {k + 1} ({share[k]:.0f}% of variance)" for k in range(2)]
     tasks = [task | {"rows": task["rows"] + ";-"} for task in report_map.label_rows(table, rows)]
     names = [*report_map.map_names(table, rows), f"this record ({study.record.record_id})"]
     marks = [(int(np.searchsorted(rows, i)), "") for i in found.rows] + [(len(rows), "this record")]
     caption = f"{len(rows):,} records of {path.name}; rings: the {len(found.rows)} nearest, and this record."
-    one = [report_map.Map("PCA of the reference set", pca.project(x / scale), *labels)]
-    return report_map.maps_figure(one, names, tasks, caption, command, marks)
+    return report_map.maps_figure(drawn[:1], names, tasks, caption, command, marks)
 
 
 def record_page(options: Options) -> str:
     """The whole page."""
-    study = open_study(options)
-    reference = None
-    if options.reference:
-        reference = load_table(options.reference)
-        model = study.model
-        neighbours.check_reference(reference, model.checkpoint, model.preprocess.hash(), str(options.reference))
-    matrix = lead_matrix(GEOMETRY)
-    loop = vcg.summary(study.view, vcg.make_loop(study.view, matrix), matrix, GEOMETRY)
+    reference = load_table(options.reference) if options.reference else None
+    study = open_study(options, reference)
+    loop = study.loop
     parts = [
         ("leads", "Twelve leads", leads_section(study, options.command)),
         ("loops", "Heart vector", loop_section(study, loop, options.command)),

@@ -289,9 +289,10 @@ def map_section(path: Path, options: Options) -> str:
     some = "" if count == whole else f" (drawn from {whole:,})"
     caption = (
         f"{count:,} rows{some} of {embeddings.metadata.get('checkpoint', 'an unnamed model')}, every feature scaled to"
-        " unit variance. A record with several classes has the colour of the first. In t-SNE only neighbourhoods mean"
-        " something, not distances or sizes of groups."
+        " unit variance. A record with several classes has the colour of the first."
     )
+    if len(maps) > 1:
+        caption += " In t-SNE only neighbourhoods mean something, not distances or sizes of groups."
     command = f"python -m lvcg_jax.embed --checkpoint={shown(options.run)} --data=SHARDS --out={path.name}"
     names, tasks = report_map.map_names(embeddings, rows), report_map.label_rows(embeddings, rows)
     return report_map.maps_figure(maps, names, tasks, caption, command)

@@ -127,9 +127,7 @@ class Browser:
         """Opens a file in a window of this size and waits until it is loaded; seconds that took, as the page saw it."""
         self.errors, self.requests = [], []
         phone = width < 500
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Page.navigate", url=path.resolve().as_uri())
@@ -152,9 +150,7 @@ class Browser:
         """kind: mousePressed, mouseMoved or mouseReleased."""
         button = "left" if held or kind != "mouseMoved" else "none"
         count = 0 if kind == "mouseMoved" else 1
-        self.call(
-            "Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=int(held), clickCount=count
-        )
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=int(held), clickCount=count)
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Presses the mouse, moves it and lets go."""
