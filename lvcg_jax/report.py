@@ -50,7 +50,9 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         run.add_argument(f"--{name}", type=Path, metavar=kind, help=words)
     run.add_argument("--records", type=int, help="validation records whose leads are derived and drawn (default 3)")
     run.add_argument("--map_rows", type=int, help="rows of the maps at most, drawn at random (default 10000)")
-    run.add_argument("--tsne", choices=("yes", "no"), help="t-SNE beside PCA (default yes; 10000 rows: about a minute)")
+    run.add_argument(
+        "--tsne", choices=("yes", "no"), help="t-SNE beside PCA (default yes; 10000 rows: a minute or two)"
+    )
     one = parser.add_argument_group("of a record")
     one.add_argument("--checkpoint", type=Path, metavar="RUN", help="run directory of the model")
     one.add_argument("--leads", metavar="I,II,V2", help="leads that are visible (default: all that the record has)")

@@ -26,6 +26,7 @@ STYLE = """
   font-size: .8rem; line-height: 1.35; padding: .35rem .55rem; max-width: 16rem; display: none; z-index: 2;
   overflow-wrap: anywhere; }
 #legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; font-size: .875rem; margin: .4rem 0; }
+@media print { .map { max-width: 115mm; } }
 .dot { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .4em; }
 """
 

@@ -69,10 +69,17 @@ svg .quiet {{ fill: var(--soft); }} svg .halo {{ paint-order: stroke; stroke: va
   stroke-width: 4; }} svg .axis {{ stroke: var(--grey); }} svg .rule {{ stroke: var(--rule); }}
 @media (max-width: 40rem) {{ body {{ padding: 1rem 1rem 2rem; }} h1 {{ font-size: 1.5rem; }}
   dl.facts {{ grid-template-columns: 1fr 1fr; }} }}
-@page {{ size: A4 landscape; margin: 11mm; }}
-@media print {{ body {{ max-width: none; padding: 0; font-size: 10pt; }} nav, .bar, .screen {{ display: none; }}
-  h2 {{ margin-top: 1.2rem; break-after: avoid; }} h3 {{ break-after: avoid; }} .scroll {{ overflow: visible; }}
-  details:not([open]) {{ display: none; }} tr {{ break-inside: avoid; }} }}
+@page {{ size: A4 landscape; margin: 9mm 11mm; }}
+@media print {{ body {{ max-width: none; padding: 0; font-size: 9pt; }} nav, .bar, .screen {{ display: none; }}
+  h1 {{ font-size: 14pt; margin: 0; }} p {{ margin: .2rem 0; }}
+  h2 {{ font-size: 13pt; margin-top: .9rem; padding-top: .4rem; break-after: avoid; }}
+  h3 {{ break-after: avoid; }} p, ul, ol {{ max-width: none; }} .soft, figcaption, dt {{ font-size: 8pt; }}
+  dl.facts {{ grid-template-columns: repeat(auto-fit, minmax(24mm, 1fr)); margin: .3rem 0; padding: .2rem 0;
+    gap: 0 .8rem; }} dd {{ font-size: 11pt; line-height: 1.25; }} dd small {{ font-size: 8pt; }}
+  figure {{ margin: .5rem 0; }} figure:has(.grid) {{ break-inside: auto; }} .grid > div {{ break-inside: avoid; }}
+  figcaption, .keys {{ margin-top: .15rem; break-before: avoid; }} .scroll {{ overflow: visible; }}
+  th, td {{ padding: .12rem .9rem .12rem 0; font-size: 8pt; }} tr {{ break-inside: avoid; }}
+  details:not([open]) {{ display: none; }} footer {{ margin-top: 1rem; font-size: 8pt; break-inside: avoid; }} }}
 """
 
 

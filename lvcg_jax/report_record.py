@@ -33,6 +33,11 @@ SECONDS = 10.0
 GEOMETRY = "dower"  # of the loops, as in lvcg_jax.vcg
 DRAWN_RATE = 250.0  # Hz: ten samples a millimetre of paper
 DEFAULT = Preprocess()  # whose band the delineation was validated with
+STYLE = """
+.view canvas { touch-action: pan-y; }
+@media print { #leads h2 { display: none; } #leads figure { margin: .2rem 0; break-inside: auto; }
+  #leads figcaption { break-before: auto; } }
+"""  # a finger scrolls the page and turns the loop sideways; the first printed sheet holds the whole ECG
 TYPICAL_RECORDS = 2_000  # training records for the usual size of a lead
 
 
@@ -187,7 +192,7 @@ def leads_section(study: Study, command: str) -> str:
     tracing = tracing_of(study)
     names = np.array(LEADS)
     seen = ", ".join(names[study.view.visible])
-    parts = [f"Recorded leads {vcg.BAND[0]:g}-{vcg.BAND[1]:g} Hz."]
+    parts = [f"Recorded leads {vcg.BAND[0]:g}-{min(vcg.BAND[1], study.record.rate / 2):g} Hz."]
     colours = ["ecg-ink", *(["ecg-hidden"] if tracing.hidden.any() else ())]
     if study.derived is not None:
         p = study.model.preprocess
@@ -221,7 +226,10 @@ def leads_section(study: Study, command: str) -> str:
 def loop_section(study: Study, loop: dict, command: str) -> str:
     """The loop to turn, its three planes, and its numbers."""
     view = vcg_page.loop_view(loop)
-    numbers = f'<div class="numbers">\n{html_table(("", ""), vcg.number_lines(loop["numbers"]))}</div>'
+    lines = [
+        line for line in vcg.number_lines(loop["numbers"]) if line[0] not in ("QRS window", "heart rate")
+    ]  # on top
+    numbers = f'<div class="numbers">\n{html_table(("", ""), lines)}</div>'
     where = "x to the patient's left, y to the feet, z to the back, in mV; frontal axes: 0° left, +90° feet."
     text = figure(
         f'<div class="loop">\n{view}\n{numbers}\n</div>',
@@ -321,7 +329,7 @@ def record_page(options: Options) -> str:
         ("loops", "Heart vector", loop_section(study, loop, options.command)),
         ("quality", "Signal quality", quality_section(study)),
     ]
-    styles = [svg_ecg.STYLE, vcg_page.STYLE, ".view canvas { touch-action: pan-y; }"]
+    styles = [svg_ecg.STYLE, vcg_page.STYLE, STYLE]
     scripts = [vcg_page.SCRIPT]
     if reference is not None:
         text = neighbour_section(study, reference, options.reference, options.command)

@@ -43,6 +43,7 @@ from lvcg_jax.table import load_table
 
 VISIBLE = ("II", "V2", "V5")  # leads that the overlays start from
 LEAST_R2 = -1.0  # the first steps are far below, and would hide the rest
+LONG_TSNE = 3_000  # rows from which it takes long enough to say so
 LOG_FROM = 8.0  # a curve that spans so many times its smallest value has a logarithmic axis
 # name in metrics.jsonl -> title and what is on the y axis; others follow under their own names
 CURVES = {
@@ -133,7 +134,7 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
     if embeddings and add(
         "maps",
         "Maps of the embedding",
-        lambda: map_section(embeddings, options),
+        lambda: map_section(embeddings, options, say),
         options.inputs.get("embeddings") is not None,
     ):
         styles.append(report_map.STYLE)
@@ -278,10 +279,12 @@ def spread_entries(shards: ShardSet, count: int) -> list[Entry]:
     return sorted(entries, key=lambda entry: -int(mask_leads(entry.lead_mask).sum()))[:count]
 
 
-def map_section(path: Path, options: Options) -> str:
+def map_section(path: Path, options: Options, say: Callable[[str], None]) -> str:
     """PCA and t-SNE of an embeddings file."""
     embeddings = load_table(path)
     rows = report_map.choose_rows(embeddings, options.map_rows)
+    if options.tsne and len(rows) > LONG_TSNE:
+        say(f"t-SNE of {len(rows):,} rows may take a minute or two; --tsne=no leaves it out")
     maps = report_map.make_maps(embeddings.embedding[rows], options.tsne)
     if not maps:
         raise InputError(f"{path}: {len(rows)} rows are too few or too alike for a map")

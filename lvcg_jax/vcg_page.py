@@ -11,6 +11,7 @@ STYLE = """
 .view canvas { width: 100%; aspect-ratio: 1; display: block; touch-action: none; cursor: grab;
   border: 1px solid var(--rule); border-radius: 6px; } .view canvas:focus-visible { outline: 3px solid var(--qrs); }
 .view input[type=range] { flex: 1 1 10rem; min-width: 0; }
+@media print { .view { max-width: 105mm; } }
 .numbers table { width: 100%; } .numbers td + td { text-align: right; padding: .3rem 0 .3rem 1rem; }
 """
 

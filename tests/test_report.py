@@ -169,11 +169,15 @@ def test_the_loop_turns_under_a_drag(browser, record_html):
 
 
 def test_print_is_light_and_true_to_scale(browser, record_html):
-    browser.open(record_html, 1280, dark=True)
+    browser.open(record_html, round((297 - 2 * 11) / 25.4 * 96), dark=True)  # what is between the margins of A4
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
-    wide = browser.run("document.querySelector('.ecg svg.wide').getBoundingClientRect().width")
+    _, top, wide, high = browser.run(
+        "(() => { const b = document.querySelector('.ecg svg.wide').getBoundingClientRect();"
+        " return [b.left, b.top + scrollY, b.width, b.height]; })()"
+    )
     assert wide == pytest.approx(265 / 25.4 * 96, rel=0.005)  # 250 mm for ten seconds
+    assert top + high < (210 - 2 * 9) / 25.4 * 96  # the whole ECG is on the first sheet
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.run("getComputedStyle(document.querySelector('nav')).display") == "none"
 
