@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lvcg_jax.controls import fit_pca
+from lvcg_jax.published import in_order
 from lvcg_jax.report_page import data_block, escape, figure
 from lvcg_jax.table import Table
 
@@ -219,7 +220,9 @@ def quantise(places: np.ndarray) -> str:
 def label_rows(table: Table, rows: np.ndarray) -> list[dict]:
     """The tasks of a table, and the split, as {name, classes, rows}: '0,2;-;' is two classes, not labelled, none."""
     tasks = []
-    for task, classes in table.tasks.items():
+    known = table.tasks
+    for task in in_order(known):
+        classes = known[task]
         number = {name: str(i) for i, name in enumerate(classes)}
         cells = [table.labels[i].get(task) for i in rows]
         words = ["-" if names is None else ",".join(number[name] for name in names) for names in cells]

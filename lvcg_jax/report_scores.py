@@ -88,7 +88,7 @@ def probe_section(path: Path) -> str:
 
 def _probe_dot(result: dict, model: str, fraction: float) -> Dot | None:
     cell = cells_of(result, model).get(fraction)
-    if cell is None or cell.get("macro_auroc") is None:
+    if cell is None or cell.get("macro_auroc") is None or not math.isfinite(cell["macro_auroc"]):
         return None
     value, low, high = (None if cell.get(k) is None else 100 * cell[k] for k in ("macro_auroc", "low", "high"))
     ticks = [100 * v for v in cell.get("per_seed", ())]
