@@ -46,13 +46,14 @@ from lvcg_jax.config import make_model, make_preprocess, make_subsets, read_conf
 from lvcg_jax.data import BatchMaker, check_batch_size, train_batches
 from lvcg_jax.flops import model_flops
 from lvcg_jax.measure import Program, TrainProgram, take_turns
-from lvcg_jax.plain import make_plain_model, pad_batch
+from lvcg_jax.plain import make_plain_model, pad_batch, unknown_fields
 from lvcg_jax.sharding import batch_sharding, make_mesh, replicated, state_sharding
 from lvcg_jax.state import TrainState, create_state, make_optimizer
 from lvcg_jax.steps import make_train_step
 
-# PTB-XL's training records with 6, 7, ... 20 intervals (peaks=vcg), in thousandths; the mean is 13.3.
+# PTB-XL's training records with 6, 7, ... 20 intervals (peaks=vcg), in thousandths, and their mean.
 BEAT_COUNT_SHARES = (1, 1, 6, 26, 82, 141, 174, 164, 129, 91, 66, 42, 27, 17, 33)
+MEAN_BEATS = 13.3
 DRAWN_BATCHES = 101
 PEAK_PRODUCTS = 4  # matrix products of one timed call
 INPUT_BATCHES = 20  # batches of one repeat of the input part
@@ -257,7 +258,7 @@ def bench_input(bench: Bench) -> dict:
     """Reading, decoding and packing shuffled batches, as training does; on one core this is per CPU second."""
     shards = ShardSet(bench.data or bench.synthetic_shards, "train")
     maker = BatchMaker(shards, 1, bench.groups, range(bench.groups), bench.config.data.pack)
-    batches = train_batches(maker, bench.batch_size, 0, bench.config.data.prefetch)
+    batches = train_batches(maker, bench.batch_size, 0, bench.config.data.prefetch, bench.config.data.threads)
     wall, cpu = [], []
     for _ in progress_bar(range(bench.repeats + 1), desc="input", leave=False):
         before = time.perf_counter(), time.process_time()
@@ -357,6 +358,10 @@ def main(argv: list[str] | None = None) -> int:
     config = read_config_file(args.config)
     if args.baseline and config.geometry.learnable:
         raise InputError("--baseline has no learnable geometry: choose a config with geometry.learnable=False")
+    if args.baseline and unknown_fields(config):
+        raise InputError(
+            f"--baseline is the paper's model, it has no {', '.join(unknown_fields(config))}: leave it out"
+        )
     if args.batch_size is not None:
         config.data.batch_size = args.batch_size
     with tempfile.TemporaryDirectory() as folder:

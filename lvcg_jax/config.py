@@ -15,6 +15,7 @@ from lvcg_jax.model import LVCG
 FREE_FIELDS = (
     "data.dir",
     "data.prefetch",
+    "data.threads",
     "train.log_every",
     "train.validate_every",
     "train.checkpoint_every",
@@ -23,6 +24,46 @@ FREE_FIELDS = (
     "mesh.shard_parameters",
     "mesh.shard_min_size",
 )
+
+# Fields that runs from before they existed lack, and the values that those runs had: the paper's.
+LATER_FIELDS = {
+    "model.space": "vcg",
+    "model.token_scope": "beat",
+    "model.decoder_passes": "one",
+    "model.dynamics": "learned",
+    "model.dynamics_layers": 1,
+    "model.unroll": "record",
+    "model.rhythm_unit": "seconds",
+    "model.rhythm_steps": "seconds",
+    "model.rhythm_positions": 0,
+    "model.structure": "mean",
+    "model.embedding_norm": False,
+    "model.stitch": False,
+    "model.refine": 0,
+    "model.padding": "ignored",
+    "loss.vcg_source": "encoded",
+    "loss.lambda_base": 0.0,
+    "optim.decay": "kernels",
+}
+
+# The words that a field may be.
+CHOICES = {
+    "model.space": ("vcg", "ecg"),
+    "model.token_scope": ("beat", "axis"),
+    "model.decoder_passes": ("one", "apart"),
+    "model.dynamics": ("learned", "zero", "none"),
+    "model.unroll": ("record", "batch"),
+    "model.rhythm_intervals": ("complete", "all"),
+    "model.rhythm_unit": ("seconds", "samples"),
+    "model.rhythm_steps": ("seconds", "relative"),
+    "model.structure": ("mean", "anchor"),
+    "model.norm": ("batch", "layer"),
+    "model.padding": ("ignored", "counted"),
+    "loss.reduction": ("sum", "mean", "mixed"),
+    "loss.vcg_source": ("encoded", "predicted"),
+    "optim.decay": ("kernels", "all"),
+    "optim.schedule": ("cosine", "constant"),
+}
 
 
 def read_config_file(path: str | Path) -> ConfigDict:
@@ -36,15 +77,33 @@ def read_config_file(path: str | Path) -> ConfigDict:
 
 def make_model(config: ConfigDict) -> LVCG:
     """The model that a config describes."""
+    check_choices(config)
     return LVCG(
         geometry=as_geometry(config.geometry.matrix),
         eps=config.geometry.eps,
         learnable_geometry=config.geometry.learnable,
         beat_samples=config.preprocess.beat_samples,
+        num_samples=round(config.preprocess.seconds * config.preprocess.rate),
         rate=config.preprocess.rate,
         rhythm_head=config.loss.lambda_rhythm > 0,
+        vcg_source=config.loss.vcg_source,
+        anchor_term=config.loss.lambda_base > 0,
         **config.model.to_dict(),
     )
+
+
+def check_choices(config: ConfigDict) -> None:
+    """An InputError for a field with a word that it cannot be, or fields that do not go together."""
+    fields = flatten(config)
+    for name, choices in CHOICES.items():
+        if fields[name] not in choices:
+            raise InputError(f"{name} is '{fields[name]}': choose {', '.join(choices[:-1])} or {choices[-1]}")
+    model = config.model
+    if model.dynamics != "learned" and model.state_dim != model.token_dim:
+        sizes = f"state_dim {model.state_dim} and token_dim {model.token_dim}"
+        raise InputError(f"model.dynamics='{model.dynamics}' has no read-out: {sizes} must be the same")
+    if 0 < model.rhythm_positions < config.preprocess.max_beats:
+        raise InputError(f"model.rhythm_positions must be 0 or preprocess.max_beats={config.preprocess.max_beats}")
 
 
 def as_geometry(matrix) -> str | tuple[tuple[float, ...], ...]:
@@ -85,13 +144,17 @@ def save_config(config: ConfigDict, path: Path) -> None:
 
 
 def load_config(path: Path) -> ConfigDict:
-    """Reads a config that save_config wrote."""
+    """Reads a config that save_config wrote; fields that are younger than it get their value of then."""
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"no config.json in {path.parent}: is it a run directory of lvcg_jax.train?") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is not a readable config ({error}): restore it from the run's checkpoint") from None
+    for name, value in LATER_FIELDS.items():
+        section, field = name.split(".")
+        if section in data:
+            data[section].setdefault(field, value)
     return ConfigDict(_tuples(data))
 
 

@@ -80,12 +80,14 @@ def check_batch_size(batch_size: int, accumulate: int, groups: int) -> None:
         )
 
 
-def train_batches(make: BatchMaker, batch_size: int, seed: int, prefetch: int) -> grain.DatasetIterator:
+def train_batches(
+    make: BatchMaker, batch_size: int, seed: int, prefetch: int, threads: int = 1
+) -> grain.DatasetIterator:
     """Endless shuffled batches; the state of the iterator is {'next_index': step}."""
     check_batch_size(batch_size, make.accumulate, make.groups)
     numbers = grain.MapDataset.range(len(make.shards)).seed(seed).shuffle().repeat()
     batches = numbers.batch(batch_size, drop_remainder=True).map(make)
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=max(prefetch, 1))
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(prefetch, threads))
     return iter(batches.to_iter_dataset(options))
 
 

@@ -5,9 +5,31 @@
 The state freezes after a record's last valid beat, so nothing depends on padding or on batch mates.
 """
 
+from collections.abc import Callable, Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from lvcg_jax.layers import keyed_dropout
+
+FIRST_LAYER = 2000  # keys dropout apart from encoder and decoder
+
+
+def next_states(
+    cells: Sequence[Callable], states: Sequence[jax.Array], x: jax.Array, seeds: jax.Array | None, dropout: float
+) -> tuple[jax.Array, ...]:
+    """One step of stacked GRU cells (state, x) -> state: the states [b,h] that follow, lowest layer first.
+
+    Between layers there is dropout if seeds [b] are given.
+    """
+    following = []
+    for k, (cell, state) in enumerate(zip(cells, states, strict=True)):
+        if k and seeds is not None:
+            x = keyed_dropout(x, seeds, FIRST_LAYER + k, dropout)
+        x = cell(state, x)
+        following.append(x)
+    return tuple(following)
 
 
 class _Step(nn.Module):
@@ -15,12 +37,17 @@ class _Step(nn.Module):
 
     token_dim: int
     state_dim: int
+    dropout: float
 
     @nn.compact
-    def __call__(self, state: jax.Array, moves: jax.Array) -> tuple[jax.Array, jax.Array]:
-        predicted = nn.Dense(self.token_dim, name="readout")(state)
-        following, _ = nn.GRUCell(self.state_dim, name="gru")(state, predicted)
-        return jnp.where(moves[:, None], following, state), predicted
+    def __call__(self, states: tuple[jax.Array, ...], inputs) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        moves, seeds = inputs
+        predicted = nn.Dense(self.token_dim, name="readout")(states[-1])
+        names = ["gru", *(f"gru{k}" for k in range(1, len(states)))]
+        modules = [nn.GRUCell(self.state_dim, name=name) for name in names]
+        cells = [lambda state, x, module=module: module(state, x)[0] for module in modules]
+        following = next_states(cells, states, predicted, seeds, self.dropout)
+        return tuple(jnp.where(moves[:, None], new, old) for new, old in zip(following, states, strict=True)), predicted
 
 
 class TemporalModule(nn.Module):
@@ -29,11 +56,18 @@ class TemporalModule(nn.Module):
     token_dim: int
     state_dim: int
     unroll: int = 1
+    layers: int = 1
+    dropout: float = 0.0  # between layers
 
     @nn.compact
-    def __call__(self, tokens: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Tokens z [b,n,d] and beat mask [b,n] -> predicted tokens z^ [b,n,d] and the last valid state [b,h]."""
-        state = nn.Dense(self.state_dim, name="start")(tokens[:, 0])
+    def __call__(
+        self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Tokens z [b,n,d] and beat mask [b,n] -> predicted tokens z^ [b,n,d] and the last valid state [b,h].
+
+        Dropout seeds [b,n] mean training mode.
+        """
+        state = nn.Dense(self.layers * self.state_dim, name="start")(tokens[:, 0])
         moves = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1)  # does a valid beat follow?
         scan = nn.scan(
             _Step,
@@ -43,5 +77,6 @@ class TemporalModule(nn.Module):
             out_axes=1,
             unroll=self.unroll,
         )
-        last, predicted = scan(self.token_dim, self.state_dim, name="step")(state, moves)
-        return predicted, last
+        step = scan(self.token_dim, self.state_dim, self.dropout, name="step")
+        states, predicted = step(tuple(jnp.split(state, self.layers, axis=-1)), (moves, seeds))
+        return predicted, states[-1]

@@ -115,7 +115,7 @@ class FineTune:
         self._make, self._max_beats = BatchMaker(shards, 1, 1, [0], True), embedder.max_beats
         self._model, self._rows, self._features = embedder.model, rows, table.embedding[rows]
         params, stats = embedder.variables["params"], embedder.variables["batch_stats"]
-        self._backbone = {name: params[name] for name in TUNED}
+        self._backbone = {name: params[name] for name in TUNED if name in params}
         self._fixed = {"params": {name: params[name] for name in params if name not in TUNED}, "batch_stats": stats}
         self._epochs, self.limit, self._progress = epochs, epochs or None, progress
         self._tx = make_optimizer(learning_rate)

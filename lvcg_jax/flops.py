@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from data_prep.leads import LEADS
 from lvcg_jax.decoder import SEED_LENGTH
 
 TRAIN_FACTOR = 3  # forward, and in the backward pass one product for each of the two factors
@@ -20,11 +21,17 @@ def conv_flops(length: int, width: int, inputs: int, outputs: int, stride: int =
     return 2 * int(taps.sum()) * inputs * outputs
 
 
+def num_axes(config) -> int:
+    """Channels of a beat as it is encoded and decoded."""
+    return 3 if config.model.space == "vcg" else len(LEADS)
+
+
 def encoder_flops(config) -> int:
     """One beat through the encoder."""
     model, width = config.model, config.model.encoder_width
     length, channels = config.preprocess.beat_samples, model.stem_features
-    total = conv_flops(length, width, 3, channels, stride=2)
+    inputs, times = (num_axes(config), 1) if model.token_scope == "beat" else (1, num_axes(config))
+    total = conv_flops(length, width, inputs, channels, stride=2)
     length = -(-length // 2)
     for features, blocks in zip(model.stage_features, model.stage_blocks, strict=True):
         for block in range(blocks):
@@ -34,7 +41,7 @@ def encoder_flops(config) -> int:
                 total += conv_flops(length, 1, channels, features, stride)
             length, channels = -(-length // stride), features
             total += conv_flops(length, width, features, features)
-    return total + 2 * channels * model.token_dim
+    return times * (total + 2 * channels * -(-model.token_dim // times))
 
 
 def decoder_flops(config) -> int:
@@ -47,28 +54,33 @@ def decoder_flops(config) -> int:
         total += conv_flops(length, width, channels, features) + conv_flops(length, width, features, features)
         total += conv_flops(length, 1, channels, features)
         channels = features
-    return total + conv_flops(length, width, channels, channels) + conv_flops(length, 1, channels, 3)
+    return total + conv_flops(length, width, channels, channels) + conv_flops(length, 1, channels, num_axes(config))
 
 
 def flops_per_beat(config) -> dict[str, int]:
     """Forward pass of one beat through each module; a beat is decoded twice in training (own and predicted token)."""
-    d, h = config.model.token_dim, config.model.state_dim
-    return {
-        "encoder": encoder_flops(config),
-        "temporal": 2 * d * h + 6 * h * (d + h),  # read-out and the three gates
-        "decoder": decoder_flops(config),
-    }
+    readout, moves = temporal_flops(config)
+    return {"encoder": encoder_flops(config), "temporal": readout + moves, "decoder": decoder_flops(config)}
+
+
+def temporal_flops(config) -> tuple[int, int]:
+    """One linear map from state to token or back, and one move of the state: the three gates of every layer."""
+    model = config.model
+    d, h = model.token_dim, model.state_dim
+    gates = 6 * h * (d + h) + (model.dynamics_layers - 1) * 12 * h * h
+    return (2 * d * h if model.dynamics == "learned" else 0), (0 if model.dynamics == "none" else gates)
 
 
 def model_flops(config, num_beats: np.ndarray) -> Mapping[str, int]:
     """A batch of records with these beat counts: the embedding's forward pass ('embed') and a training step ('train').
 
-    Only valid beats count. The GRU starts from one linear map, reads out n tokens and moves n - 1 times.
+    Only valid beats count, stitching and refinement do not. The GRU starts from one linear map, reads out n tokens and
+    moves n - 1 times.
     """
     counts = np.asarray(num_beats).reshape(-1)
     beats, records = int(counts.sum()), int((counts > 0).sum())
     per_beat = flops_per_beat(config)
-    d, h = config.model.token_dim, config.model.state_dim
-    temporal = beats * per_beat["temporal"] + records * (2 * d * h - 6 * h * (d + h))
+    readout, moves = temporal_flops(config)
+    temporal = beats * per_beat["temporal"] + records * (readout - moves)
     forward = beats * per_beat["encoder"] + temporal
     return {"embed": forward, "train": TRAIN_FACTOR * (forward + 2 * beats * per_beat["decoder"])}

@@ -198,12 +198,16 @@ def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:
 
 
 def score_rows(
-    sources: Sequence[Source], rows: Sequence[Row], done: Callable[[], object] = lambda: None
+    sources: Sequence[Source],
+    rows: Sequence[Row],
+    done: Callable[[], object] = lambda: None,
+    also: Callable[[Row, np.ndarray, dict[str, np.ndarray]], None] = lambda row, truth, derived: None,
 ) -> dict[str, dict[str, np.ndarray]]:
-    """{method: {part: [k,l]}}, see score_leads."""
+    """{method: {part: [k,l]}}, see score_leads; `also` sees what derive_rows gives."""
     found: dict[str, list[dict[str, np.ndarray]]] = {}
     for row, truth, derived in derive_rows(sources, rows):
         for name, leads in derived.items():
             found.setdefault(name, []).append(score_leads(truth, leads, mask_leads(row.hidden)))
+        also(row, truth, derived)
         done()
     return {name: {part: np.stack([s[part] for s in scores]) for part in scores[0]} for name, scores in found.items()}

@@ -7,6 +7,7 @@ A batch is a dict of arrays in the packed layout of masking.py (g groups of r re
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -14,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data_prep.leads import LEADS
+from lvcg_jax import release
 from lvcg_jax.decoder import SEED_LENGTH, BeatDecoder
 from lvcg_jax.dynamics import TemporalModule
 from lvcg_jax.geometry import lead_matrix, lift_table
@@ -38,11 +41,20 @@ def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:
     return jnp.linalg.solve(gram, jnp.swapaxes(rows, -1, -2))
 
 
+def record_seeds(key: jax.Array, uid: jax.Array) -> jax.Array:
+    """One uint32 seed for each record [g,r], from the step's key and the record's uid."""
+    seeds = jax.vmap(lambda k: jax.random.bits(k, (), jnp.uint32))(record_keys(key, uid).reshape(-1))
+    return seeds.reshape(uid.shape)
+
+
+def beat_seeds(seeds: jax.Array, position: jax.Array) -> jax.Array:
+    """The seeds of a record's beats from the record's own and their numbers in it."""
+    return mix_bits(seeds + position.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+
+
 def dropout_seeds(key: jax.Array, uid: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:
     """One uint32 seed for each packed beat [g,m], from the step's key, the record's uid and the beat's number in it."""
-    record_seed = jax.vmap(lambda k: jax.random.bits(k, (), jnp.uint32))(record_keys(key, uid).reshape(-1))
-    record_seed = record_seed.reshape(uid.shape)
-    return mix_bits(to_beats(record_seed, row) + position.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+    return beat_seeds(to_beats(record_seeds(key, uid), row), position)
 
 
 class LVCG(nn.Module):
@@ -52,8 +64,11 @@ class LVCG(nn.Module):
     eps: float
     learnable_geometry: bool
     beat_samples: int
+    num_samples: int  # of a record
     rate: float
+    space: str
     token_dim: int
+    token_scope: str
     state_dim: int
     rhythm_dim: int
     stem_features: int
@@ -63,12 +78,26 @@ class LVCG(nn.Module):
     decoder_seed_features: int
     decoder_features: tuple[int, ...]
     decoder_width: int
+    decoder_passes: str
+    dynamics: str
+    dynamics_layers: int
+    unroll: str
     rhythm_hidden: int
     rhythm_basis: int
     rhythm_heads: int
     rhythm_intervals: str
+    rhythm_unit: str
+    rhythm_steps: str
+    rhythm_positions: int
     rhythm_head: bool
+    structure: str
+    embedding_norm: bool
+    stitch: bool
+    refine: int
+    vcg_source: str
+    anchor_term: bool
     norm: str
+    padding: str
     dropout: float
     gelu_exact: bool
     scan_unroll: int
@@ -77,6 +106,7 @@ class LVCG(nn.Module):
     def setup(self):
         if SEED_LENGTH * 2 ** len(self.decoder_features) != self.beat_samples:
             raise ValueError(f"{len(self.decoder_features)} decoder blocks do not make {self.beat_samples} samples")
+        axes = 3 if self.space == "vcg" else len(LEADS)
         shared = {
             "norm": self.norm,
             "dropout": self.dropout,
@@ -88,19 +118,37 @@ class LVCG(nn.Module):
             stage_features=self.stage_features,
             stage_blocks=self.stage_blocks,
             width=self.encoder_width,
-            token_dim=self.token_dim,
+            token_dim=self.token_dim if self.token_scope == "beat" else -(-self.token_dim // axes),
             **shared,
         )
-        self.temporal = TemporalModule(self.token_dim, self.state_dim, self.scan_unroll)
+        sizes = {"layers": self.dynamics_layers, "dropout": self.dropout, "unroll": self.scan_unroll}
+        if self.dynamics == "learned":
+            self.temporal = TemporalModule(self.token_dim, self.state_dim, **sizes)
+        elif self.dynamics == "zero":
+            self.temporal = release.OpenLoopGRU(self.state_dim, **sizes)
         self.decoder = BeatDecoder(
             seed_features=self.decoder_seed_features,
             features=self.decoder_features,
             width=self.decoder_width,
+            axes=axes,
             **shared,
         )
-        self.rhythm = RhythmEncoder(self.rhythm_dim, self.rhythm_hidden, self.rhythm_basis, self.rhythm_heads)
+        if self.refine:
+            self.refiner = release.LeadRefiner(self.refine)
+        self.rhythm = RhythmEncoder(
+            self.rhythm_dim,
+            self.rhythm_hidden,
+            self.rhythm_basis,
+            self.rhythm_heads,
+            scale=self.rate if self.rhythm_unit == "samples" else 1.0,
+            relative_steps=self.rhythm_steps == "relative",
+            positions=self.rhythm_positions,
+            gelu_exact=self.gelu_exact,
+        )
         if self.rhythm_head:
             self.head = RhythmHead(self.rhythm_dim)
+        if self.embedding_norm:
+            self.norm_structure, self.norm_dynamics, self.norm_rhythm = (nn.LayerNorm(epsilon=1e-5) for _ in PARTS)
         fixed = lead_matrix(self.geometry)
         if self.learnable_geometry:
             self.directions = self.param("directions", lambda key: jnp.asarray(fixed, jnp.float32))
@@ -109,42 +157,119 @@ class LVCG(nn.Module):
             self.table = lift_table(fixed, self.eps).astype(np.float32)
 
     def lift(self, beats: jax.Array, visible: jax.Array, row: jax.Array) -> jax.Array:
-        """Beats [g,m,l,p] and visible lead masks [g,r] -> heart vector [g,m,p,3]; invisible leads cannot reach it."""
+        """Beats [g,m,l,p] and visible lead masks [g,r] -> heart vector [g,m,p,3]; invisible leads cannot reach it.
+
+        In lead space: the leads themselves [g,m,p,12], zero where invisible.
+        """
+        shown = to_beats(visible_leads(visible), row)[..., None]  # [g,m,12,1]
+        beats = jnp.where(shown, beats.astype(jnp.float32), 0.0)
+        if self.space == "ecg":
+            return jnp.swapaxes(beats, -1, -2)
         if self.learnable_geometry:
             lift = tikhonov_lift(self.directions, visible_leads(visible), self.eps)
         else:
             lift = jnp.asarray(self.table)[visible]  # [g,r,3,12]
-        shown = to_beats(visible_leads(visible), row)[..., None]  # [g,m,12,1]
-        beats = jnp.where(shown, beats.astype(jnp.float32), 0.0)
         return jnp.einsum("gmkl,gmlp->gmpk", to_beats(lift, row), beats)
 
     def project(self, vcg: jax.Array) -> jax.Array:
-        """Heart vector [g,m,p,3] -> twelve leads [g,m,12,p]."""
-        return jnp.einsum("lk,gmpk->gmlp", self.directions, vcg)
+        """Heart vector [g,m,p,3] -> twelve leads [g,m,12,p]; in lead space they are there already."""
+        return jnp.swapaxes(vcg, -1, -2) if self.space == "ecg" else jnp.einsum("lk,gmpk->gmlp", self.directions, vcg)
+
+    def _tokens(self, vcg: jax.Array, counted: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
+        """Beats [g,m,p,k] -> tokens [g,m,d]: of all axes together, or of each alone and then joined."""
+        g, m, p, k = vcg.shape
+        if self.token_scope == "beat":
+            return self.encoder(vcg.reshape(g * m, p, k), counted.reshape(-1), seeds.reshape(-1), train).reshape(
+                g, m, -1
+            )
+        alone = jnp.swapaxes(vcg, -1, -2).reshape(g * m * k, p, 1)
+        axis_seeds = mix_bits(seeds[..., None] + jnp.arange(k, dtype=jnp.uint32)).reshape(-1)
+        tokens = self.encoder(alone, jnp.repeat(counted.reshape(-1), k), axis_seeds, train)
+        return tokens.reshape(g, m, -1)[..., : self.token_dim]  # the last axis is cut if the size does not divide
+
+    def _predict(self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+        """Tokens [g,r,n,d], their mask, seeds of records [g,r] -> predicted tokens and the last state [g,r,h]."""
+        g, r, n = mask.shape
+        if self.dynamics == "none":
+            last = jnp.maximum(mask.sum(-1) - 1, 0)[..., None, None]
+            return tokens, jnp.take_along_axis(tokens, last, axis=2)[:, :, 0]
+        if self.unroll == "batch":
+            mask = jnp.broadcast_to(mask.any((0, 1)), mask.shape)
+        if seeds is not None:
+            seeds = _merge(beat_seeds(seeds[..., None], jnp.arange(n)))
+        predicted, last = self.temporal(_merge(tokens), _merge(mask), seeds)
+        return _split(predicted, g, r), _split(last, g, r)
 
     def _encode(self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int) -> dict[str, Any]:
-        """Everything up to the predicted tokens; training mode if a key is given."""
-        g, m, _, p = batch["beats"].shape
-        row, position, valid = beat_owner(batch["num_beats"], m)
-        train = key is not None
+        """Everything up to the predicted tokens; training mode if a key is given.
+
+        What is packed here is packed as `counts` says: the batch's beats, or all slots up to the longest record's.
+        """
+        filled = release.fill_slots(batch, max_beats) if self.padding == "counted" else batch
+        counts, train = filled["num_beats"], key is not None
+        g, m = filled["beats"].shape[:2]
+        row, position, counted = own = beat_owner(counts, m)
+        if filled is not batch:
+            own = beat_owner(batch["num_beats"], batch["beats"].shape[1])
         seeds = dropout_seeds(key, batch["uid"], row, position) if train else jnp.zeros((g, m), jnp.uint32)
-        vcg = self.lift(batch["beats"], visible, row)
-        tokens = self.encoder(vcg.reshape(g * m, p, 3), valid.reshape(-1), seeds.reshape(-1), train).reshape(g, m, -1)
-        records = to_records(tokens, batch["num_beats"], max_beats)  # [g,r,n,d]
+        vcg = self.lift(filled["beats"], visible, row)
+        tokens = self._tokens(vcg, counted, seeds, train)
+        records = to_records(tokens, counts, max_beats)  # [g,r,n,d]
         mask = beat_mask(batch["num_beats"], max_beats)
-        predicted, last = self.temporal(_merge(records), _merge(mask))
-        r = batch["num_beats"].shape[1]
+        between_layers = train and self.dynamics_layers > 1
+        predicted, last = self._predict(records, mask, record_seeds(key, batch["uid"]) if between_layers else None)
         return {
-            "row": row, "position": position, "valid": valid, "seeds": seeds, "vcg": vcg,
-            "packed_tokens": tokens, "tokens": records, "mask": mask,
-            "predicted": _split(predicted, g, r), "state": _split(last, g, r),
+            "row": row, "position": position, "counted": counted, "counts": counts, "seeds": seeds, "vcg": vcg,
+            "packed_tokens": tokens, "tokens": records, "mask": mask, "predicted": predicted, "state": last,
+            "owner": own,  # row, position and validity of the batch's own beats
         }  # fmt: skip
 
-    def _decode(self, tokens: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
+    def _decode(self, tokens: jax.Array, counted: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
         """Tokens [g,s,d] -> heart vector [g,s,p,3]."""
         g, s, d = tokens.shape
-        decoded = self.decoder(tokens.reshape(g * s, d), valid.reshape(-1), seeds.reshape(-1), train)
-        return decoded.reshape(g, s, self.beat_samples, 3)
+        decoded = self.decoder(tokens.reshape(g * s, d), counted.reshape(-1), seeds.reshape(-1), train)
+        return decoded.reshape(g, s, *decoded.shape[1:])
+
+    def _decode_all(self, x: dict[str, Any], train: bool) -> dict[str, jax.Array]:
+        """The beats that the objective compares: decoded from 'predicted' tokens, from 'encoded' ones, of the 'anchor'.
+
+        One decoder call, and so one set of norm statistics, for all of them, or calls apart.
+        """
+        seeds, counted = x["seeds"], x["counted"]
+        sets = {}
+        if self.vcg_source == "encoded":
+            sets["encoded"] = (x["packed_tokens"], counted, seeds)
+        predicted = to_packed(x["predicted"], x["row"], x["position"])
+        sets["predicted"] = (predicted, counted, mix_bits(seeds + jnp.uint32(1)))
+        if self.anchor_term:
+            there, anchor_seeds = x["counts"] > release.ANCHOR, to_records(seeds, x["counts"], release.ANCHOR + 1)
+            anchor_seeds = mix_bits(anchor_seeds[:, :, release.ANCHOR] + jnp.uint32(2))
+            sets["anchor"] = (x["tokens"][:, :, release.ANCHOR], there, anchor_seeds)
+        if train and self.decoder_passes == "apart":
+            decode, max_beats = partial(self._decode, train=True), x["mask"].shape[-1]
+            decoded = {name: decode(*sets[name]) for name in ("encoded", "anchor") if name in sets}
+            owner = (x["row"], x["position"])
+            slots = release.decode_in_passes(decode, *sets["predicted"], owner, x["counts"], max_beats)
+            return decoded | {"predicted": slots}
+        joined = (jnp.concatenate(parts, axis=1) for parts in zip(*sets.values(), strict=True))
+        decoded, sizes = self._decode(*joined, train), [tokens.shape[1] for tokens, _, _ in sets.values()]
+        ends = np.cumsum(sizes).tolist()
+        return {name: decoded[:, e - n : e] for name, n, e in zip(sets, sizes, ends, strict=True)}
+
+    def _leads(self, decoded: jax.Array, batch: Batch, max_beats: int) -> jax.Array:
+        """Decoded beats [g,m,p,3] of the batch's own packing -> leads, of beats [g,m,12,p] or of records [g,r,12,t]."""
+        if self.stitch:
+            beats, length = (to_records(y, batch["num_beats"], max_beats) for y in (decoded, batch["length"]))
+            decoded = _split(release.stitch(_merge(beats), _merge(length), self.num_samples), *length.shape[:2])
+        leads = self.project(decoded)
+        return self.refiner(leads) if self.refine else leads
+
+    def _own(self, beats: jax.Array, x: dict[str, Any]) -> jax.Array:
+        """Beats [g,m,...] packed as `x` has them -> packed as the batch has them."""
+        if self.padding == "ignored":
+            return beats
+        row, position, _ = x["owner"]
+        return to_packed(to_records(beats, x["counts"], x["mask"].shape[-1]), row, position)
 
     def _rr(self, batch: Batch, max_beats: int) -> tuple[jax.Array, jax.Array]:
         """R-R intervals in seconds and their mask, [b,n]."""
@@ -157,18 +282,25 @@ class LVCG(nn.Module):
     def __call__(self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int) -> dict[str, jax.Array]:
         """One view of each record, with what every loss term compares. A key means training mode (dropout, batch norm).
 
-        -> tokens, predicted [g,r,n,d]; vcg, vcg_decoded [g,m,p,3]; ecg [g,m,l,p] (from the predicted tokens); valid.
+        -> tokens, predicted [g,r,n,d]; vcg, vcg_decoded [g,m,p,3]; ecg [g,m,l,p] (from the predicted tokens), or
+        record_ecg [g,r,l,t] if beats are stitched; valid.
         """
         x = self._encode(batch, visible, key, max_beats)
-        m = x["valid"].shape[1]
-        predicted = to_packed(x["predicted"], x["row"], x["position"])
-        both = jnp.concatenate([x["packed_tokens"], predicted], axis=1)  # one decoder call, one set of norm statistics
-        seeds = jnp.concatenate([x["seeds"], mix_bits(x["seeds"] + jnp.uint32(1))], axis=1)
-        decoded = self._decode(both, jnp.concatenate([x["valid"]] * 2, axis=1), seeds, key is not None)
+        row, _, valid = x["owner"]
+        decoded = self._decode_all(x, key is not None)
+        compared = (x["vcg"], decoded[self.vcg_source], decoded["predicted"])
+        vcg, own, predicted = (self._own(y, x) for y in compared)
+        if self.space == "ecg":  # an invisible lead is no target of the encoder's own tokens
+            own = jnp.where(to_beats(visible_leads(visible), row)[:, :, None], own, 0.0)
         outputs = {
-            "tokens": x["tokens"], "predicted": x["predicted"], "mask": x["mask"], "row": x["row"], "valid": x["valid"],
-            "vcg": x["vcg"], "vcg_decoded": decoded[:, :m], "ecg": self.project(decoded[:, m:]),
+            "tokens": x["tokens"], "predicted": x["predicted"], "mask": x["mask"], "row": row, "valid": valid,
+            "vcg": vcg, "vcg_decoded": own,
         }  # fmt: skip
+        outputs["record_ecg" if self.stitch else "ecg"] = self._leads(predicted, batch, max_beats)
+        if self.anchor_term:
+            outputs["vcg_anchor"] = decoded["anchor"]
+        if self.dynamics == "zero":
+            outputs["first_predicted"] = release.ANCHOR
         rr, rr_mask = self._rr(batch, max_beats)
         if self.rhythm_head:
             hide_key = jax.random.key(0) if key is None else jax.random.fold_in(key, 1)
@@ -178,21 +310,27 @@ class LVCG(nn.Module):
             hidden = rr_mask & (draws < HIDDEN_SHARE)
             outputs["rr"], outputs["rr_mask"], outputs["rr_hidden"] = rr, rr_mask, hidden
             outputs["rr_ratio"], outputs["rr_statistics"] = self.head(self.rhythm(rr, rr_mask, hidden), max_beats)
-        elif self.is_initializing():
-            self.rhythm(rr, rr_mask)
+        if self.is_initializing():
+            self._parts(x, rr, rr_mask)
         return outputs
+
+    def _parts(self, x: dict[str, Any], rr: jax.Array, rr_mask: jax.Array) -> dict[str, jax.Array]:
+        """The parts of the embedding, each [g,r,.]."""
+        tokens, mask = x["tokens"], x["mask"]
+        anchored = self.structure == "anchor"
+        parts = {
+            "structure": tokens[:, :, release.ANCHOR] if anchored else masked_mean(tokens, mask[..., None], 2),
+            "dynamics": x["state"],
+            "rhythm": _split(self.rhythm(rr, rr_mask), *mask.shape[:2]),
+        }
+        if self.embedding_norm:
+            parts = {name: getattr(self, f"norm_{name}")(part) for name, part in parts.items()}
+        return parts
 
     def embed(self, batch: Batch, visible: jax.Array, max_beats: int) -> dict[str, jax.Array]:
         """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d] with their mask."""
         x = self._encode(batch, visible, None, max_beats)
-        g, r = batch["num_beats"].shape
-        return {
-            "structure": masked_mean(x["tokens"], x["mask"][..., None], 2),
-            "dynamics": x["state"],
-            "rhythm": _split(self.rhythm(*self._rr(batch, max_beats)), g, r),
-            "tokens": x["tokens"],
-            "mask": x["mask"],
-        }
+        return self._parts(x, *self._rr(batch, max_beats)) | {"tokens": x["tokens"], "mask": x["mask"]}
 
     def reconstruct(self, batch: Batch, visible: jax.Array, max_beats: int, source: str = "predicted") -> jax.Array:
         """All twelve leads of each beat [g,m,l,p] from the visible ones, decoded from the temporal module's tokens
@@ -200,7 +338,14 @@ class LVCG(nn.Module):
         x = self._encode(batch, visible, None, max_beats)
         predicted = to_packed(x["predicted"], x["row"], x["position"])
         tokens = {"predicted": predicted, "encoded": x["packed_tokens"]}[source]
-        return self.project(self._decode(tokens, x["valid"], x["seeds"], False))
+        decoded = self._own(self._decode(tokens, x["counted"], x["seeds"], False), x)
+        leads = self._leads(decoded, batch, max_beats)
+        if not self.stitch:
+            return leads
+        length = _merge(to_records(batch["length"], batch["num_beats"], max_beats))
+        beats = release.cut(jnp.swapaxes(_merge(leads), -1, -2), length, self.beat_samples)  # [b,n,p,l]
+        row, position, _ = x["owner"]
+        return to_packed(_split(jnp.swapaxes(beats, -1, -2), *leads.shape[:2]), row, position)
 
 
 def _merge(x: jax.Array) -> jax.Array:

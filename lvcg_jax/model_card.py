@@ -139,7 +139,7 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         "views": f"{g.num_visible} visible leads a record and step, {matrix} geometry, eps {g.eps:g}"
         + (", learnable" if g.learnable else ""),
         "loss": f"hidden leads {loss.lambda_ecg:g}, heart vector {loss.lambda_vcg:g}, dynamics {loss.lambda_temp:g},"
-        f" rhythm {loss.lambda_rhythm:g}; {loss.reduction} over elements",
+        f" rhythm {loss.lambda_rhythm:g}, anchor beat {loss.lambda_base:g}; {loss.reduction} over elements",
         "encoder": f"stem {m.stem_features}, stages {list(m.stage_features)}, blocks {list(m.stage_blocks)}, kernel"
         f" {m.encoder_width}, {m.norm} norm, dropout {m.dropout:g}",
         "optimiser": f"AdamW, learning rate {o.learning_rate:g} ({o.schedule}, warm-up {o.warmup_steps}), weight decay"

@@ -33,14 +33,14 @@ def check_reference(table: Table, checkpoint: str, preprocess_hash: str, path: s
 
 
 def nearest(table: Table, embedding: np.ndarray, record_id: str, k: int = 10) -> Neighbours:
-    """The k most similar records of a table to an embedding [d]; the record itself, by name, is left out."""
+    """The k most similar records of a table to an embedding [d]; the record itself, by its name or path, is left out."""
     x = np.asarray(table.embedding, np.float64)
     mean, spread = x.mean(0), x.std(0)
     spread = np.where(spread > 1e-9, spread, 1.0)
     rows, one = (x - mean) / spread, (np.asarray(embedding, np.float64) - mean) / spread
     sizes = np.linalg.norm(rows, axis=1) * np.linalg.norm(one)
     similarity = rows @ one / np.maximum(sizes, 1e-12)
-    own = table.record_id == record_id
+    own = np.array([name == record_id or name.endswith(f"/{record_id}") for name in table.record_id.tolist()])
     order = np.argsort(-np.where(own, -np.inf, similarity), kind="stable")
     seen, kept = set(), []
     for i in order:

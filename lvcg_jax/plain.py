@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from lvcg_jax.config import as_geometry
+from lvcg_jax.config import LATER_FIELDS, as_geometry, flatten
 from lvcg_jax.decoder import SEED_LENGTH
 from lvcg_jax.dynamics import TemporalModule
 from lvcg_jax.geometry import lead_matrix, lift_table
@@ -183,8 +183,16 @@ class PlainLVCG(nn.Module):
         return {name: part[:, None] for name, part in parts.items()}
 
 
+def unknown_fields(config: ConfigDict) -> list[str]:
+    """Fields of a config whose values the plain model does not know."""
+    fields = {name: value for name, value in flatten(config).items() if name in LATER_FIELDS}
+    return [f"{name}={value}" for name, value in fields.items() if value != LATER_FIELDS[name]]
+
+
 def make_plain_model(config: ConfigDict) -> PlainLVCG:
     """The plain model that a config describes, as config.make_model makes ours."""
+    if unknown_fields(config):
+        raise ValueError(f"the plain model does not know {', '.join(unknown_fields(config))}")
     return PlainLVCG(FrozenConfigDict(config))
 
 

@@ -25,6 +25,7 @@ from data_prep.leads import LEADS, mask_leads, parse_leads
 from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet, read_metadata
 from lvcg_jax import lead_scores
+from lvcg_jax.beat_errors import BeatErrors, beat_error_table
 from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.inference import LVCG
 from lvcg_jax.lead_methods import METHODS, NO_NETWORK, NetworkLeads, check_methods, make_methods
@@ -64,34 +65,37 @@ def fit_without(sources: Sequence[Source], train: Sequence[Entry], fold: int) ->
 
 
 def evaluate(
-    sources: Sequence[Source], view: View, train: Sequence[Entry] | None, done: Callable[[], object]
+    sources: Sequence[Source], view: View, train: Sequence[Entry] | None, done: Callable[[], object], beats: BeatErrors
 ) -> dict[str, dict[str, np.ndarray]]:
     """Scores of the view's rows; with `train`, what is fitted is fitted on those of other folds than the row's."""
     if train is None:
-        return score_rows(sources, view.rows, done)
+        return score_rows(sources, view.rows, done, beats.add)
     folds = np.array([fold_of(row.entry.patient_id) for row in view.rows])
     scores: dict[str, dict[str, np.ndarray]] = {}
     for fold in np.unique(folds):
         fit_without(sources, train, fold)
         chosen = np.flatnonzero(folds == fold)
-        for name, parts in score_rows(sources, [view.rows[i] for i in chosen], done).items():
+        for name, parts in score_rows(sources, [view.rows[i] for i in chosen], done, beats.add).items():
             for part, values in parts.items():
                 whole = scores.setdefault(name, {}).setdefault(part, np.empty((len(folds), len(LEADS))))
                 whole[chosen] = values
     return scores
 
 
-def report(view: View, scores: dict, units: dict[str, str], resamples: int) -> dict:
+def report(view: View, scores: dict, units: dict[str, str], beats: BeatErrors, resamples: int) -> dict:
     """The results of one view as plain data; the first method is what the others are compared with."""
     first = next(iter(scores))
     patients = [row.entry.patient_id for row in view.rows]
     methods = lead_scores.summarise(scores, patients, resamples, first)
+    for name, found in beats.summary(resamples).items() if beats.patients else ():
+        methods[name]["beats"] = found
     return {
         "view": view.title,
         "records": len({row.entry.key for row in view.rows}),
         "rows": len(view.rows),
         "patients": len(set(patients)),
         "first": first,
+        "beat_rows": len(beats.patients),
         "methods": {name: {"unit": units[name]} | found for name, found in methods.items()},
         "notes": view.notes,
         "failures": view.failures,
@@ -109,6 +113,9 @@ def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
         lines += [f"**{result['view']}** ({result['records']} records, {result['patients']} patients)", ""]
         lines += lead_scores.overall_table(result["methods"], result["first"])
         lines += ["MSE by hidden lead, mean over records:", "", *lead_scores.lead_table(result["methods"])]
+        if result["beat_rows"]:
+            lines += [f"Mean absolute error of each beat's measurements, {result['beat_rows']} rows:", ""]
+            lines += beat_error_table({name: found["beats"] for name, found in result["methods"].items()})
         lines += [f"- {note}" for note in result["notes"]]
         if result["failures"]:
             names = list_some(f"{f['record_id']} ({f['reason']})" for f in result["failures"])
@@ -246,10 +253,11 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     results, pictures = [], []
     for view in views:
         drop_absent(view, sources)
+        beats = BeatErrors(view.rows, args.morphology)
         with progress_bar(total=len(view.rows), unit="rec", desc=view.name) as bar:
-            scores = evaluate(sources, view, train, bar.update)
+            scores = evaluate(sources, view, train, bar.update, beats)
         scores = {name: scores[name] for name in dict.fromkeys((*names, *scores))}  # as asked, others last
-        results.append(report(view, scores, units, args.resamples))
+        results.append(report(view, scores, units, beats, args.resamples))
         if args.pictures:
             pictures += draw_examples(out, view, scores, sources, train)
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
@@ -309,6 +317,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--limit", type=int, help="at most so many records, drawn by patient")
     add("--fit_data", metavar="SHARDS", help="fit on the training records of this data set instead of --data")
     add("--fit_records", type=int, default=20_000, help="training records for fitted methods (default 20000)")
+    add("--morphology", type=int, default=300, help="views whose beats are measured, QRS, QT and so on (default 300)")
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--no_pictures", dest="pictures", action="store_false", help="draw nothing")
     add("--page", metavar="FILE", help="also write the table into a section of this page")
@@ -333,6 +342,8 @@ def main(argv: list[str] | None = None) -> int:
             raise InputError(f"--also={text}: write --also=RUN:SHARDS, the shards being prepared as that run was")
     if args.draws < 1 or args.resamples < 1 or args.fit_records < 1 or (args.limit is not None and args.limit < 1):
         raise InputError("--draws, --resamples, --fit_records and --limit must be 1 or more")
+    if args.morphology < 0:
+        raise InputError("--morphology must be 0 (no beat is measured) or more")
     if not args.visible and not args.k:
         raise InputError("say which leads are visible: --visible=II,V2,V5, or --k=3 to draw three for each record")
     return evaluate_shards(args)

@@ -40,15 +40,17 @@ def embed_all(run: Path, data: Path, work: Path, random_seeds: int) -> dict[str,
     same = json.dumps(flatten(config), sort_keys=True)
     train = ShardSet(data, "train")
     tables = {MODEL: [], RANDOM: [], MEDIAN: []}
-    tables[MODEL].append(_cached(work, "trained", [trained.checkpoint, digest], lambda: embed_dataset(trained, data)))
+    tables[MODEL].append(
+        cached_table(work, "trained", [trained.checkpoint, digest], lambda: embed_dataset(trained, data))
+    )
     for seed in range(random_seeds):
         make = lambda seed=seed: embed_dataset(Embedder.random(config, seed, train), data)  # noqa: E731
-        tables[RANDOM].append(_cached(work, f"random{seed}", [same, str(seed), digest], make))
-    tables[MEDIAN].append(_cached(work, "median_beat", [digest], lambda: median_beat_table(data)))
+        tables[RANDOM].append(cached_table(work, f"random{seed}", [same, str(seed), digest], make))
+    tables[MEDIAN].append(cached_table(work, "median_beat", [digest], lambda: median_beat_table(data)))
     return tables
 
 
-def _cached(work: Path, kind: str, key: list[str], make: Callable[[], Table]) -> Table:
+def cached_table(work: Path, kind: str, key: list[str], make: Callable[[], Table]) -> Table:
     """The table of this kind and key from `work`, made and stored there if it is absent."""
     path = work / f"{kind}-{hashlib.sha256('|'.join(key).encode()).hexdigest()[:12]}.npz"
     if path.exists():

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from lvcg_jax.layers import gelu
 from lvcg_jax.masking import masked_mean
 
 MAX_LOG_RATIO = 2.0  # an interval counts as at most e^2 times the mean, or as little
@@ -76,18 +77,28 @@ class RhythmEncoder(nn.Module):
     hidden_dim: int
     basis_size: int
     heads: int
+    scale: float = 1.0  # of the intervals in the statistics: 1 for seconds, the rate for samples
+    relative_steps: bool = False  # successive differences as shares of the mean interval
+    positions: int = 0  # slots with a learned vector each; 0: the sequence branch does not know a slot's number
+    gelu_exact: bool = False
 
     @nn.compact
     def __call__(self, rr: jax.Array, mask: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
         """`hidden` [b,n] marks intervals that the sequence branch must not see (the pretext task of RhythmHead)."""
         seen = mask if hidden is None else mask & ~hidden
-        stats = nn.Dense(self.hidden_dim, name="stats1")(rr_statistics(rr, mask))
-        stats = nn.Dense(self.hidden_dim, name="stats2")(jax.nn.gelu(stats))
+        stats = nn.Dense(self.hidden_dim, name="stats1")(rr_statistics(rr * self.scale, mask))
+        stats = nn.Dense(self.hidden_dim, name="stats2")(gelu(stats, self.gelu_exact))
         basis = sinusoidal_basis(log_rr_ratio(rr, mask), self.basis_size)
-        sequence = AttentionPool(self.heads, name="pool")(nn.Dense(self.hidden_dim, name="basis")(basis), seen)
-        steps = nn.Dense(self.hidden_dim, name="differences")(rr_difference_statistics(rr, seen))
+        slots = nn.Dense(self.hidden_dim, name="basis")(basis)
+        if self.positions:
+            shape = (self.positions, self.hidden_dim)
+            slots += self.param("positions", nn.initializers.normal(0.02), shape)[: rr.shape[1]]
+        sequence = AttentionPool(self.heads, name="pool")(slots, seen)
+        mean = jnp.maximum(masked_mean(rr, mask, -1), 1e-3)[:, None]
+        steps = rr_difference_statistics(rr / mean if self.relative_steps else rr * self.scale, seen)
+        steps = nn.Dense(self.hidden_dim, name="differences")(steps)
         fused = nn.Dense(self.rhythm_dim, name="fuse1")(jnp.concatenate([stats, sequence, steps], axis=-1))
-        return nn.Dense(self.rhythm_dim, name="fuse2")(jax.nn.gelu(fused))
+        return nn.Dense(self.rhythm_dim, name="fuse2")(gelu(fused, self.gelu_exact))
 
 
 class RhythmHead(nn.Module):

@@ -14,6 +14,7 @@ Axis letters: m row, t test row, d feature, c class.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -293,7 +294,10 @@ def main(argv: list[str] | None = None) -> int:
     draw_perturbation(out / "perturbation.png", moved)
     draw_sparsity(out / "sparsity.png", fewer)
     if args.page:
-        put_on_page(args.page, args.section, "Moved electrodes and fewer leads", "lvcg_jax.robustness", argv, text)
+        there = os.path.relpath(out, Path(args.page).parent)
+        pictures = f"![Moved electrodes]({there}/perturbation.png)\n\n![Fewer leads]({there}/sparsity.png)\n"
+        title = "Moved electrodes and fewer leads"
+        put_on_page(args.page, args.section, title, "lvcg_jax.robustness", argv, f"{text}\n{pictures}")
     print(text)
     print(f"robustness.json, table.md, perturbation.png, sparsity.png: {out}")
     return 0

@@ -9,7 +9,9 @@ import optax
 
 from data_prep.errors import InputError
 
-FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)  # top-level parameter groups that the printed objective does not reach
+# Top-level parameter groups that no objective reaches, and that one without a rhythm term does not reach.
+ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm")
+FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)
 
 
 @flax.struct.dataclass
@@ -52,13 +54,15 @@ def decay_mask(params):
 
 def trained_labels(params, config):
     """'train' or 'frozen' for each parameter: what the objective does not reach is outside the optimiser altogether."""
-    frozen = () if config.loss.lambda_rhythm > 0 else FROZEN_WITHOUT_RHYTHM_LOSS
+    frozen = ALWAYS_FROZEN + (() if config.loss.lambda_rhythm > 0 else FROZEN_WITHOUT_RHYTHM_LOSS)
     return jax.tree.map_with_path(lambda path, _: "frozen" if path[0].key in frozen else "train", params)
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
-    """AdamW with clipping by global norm over the trained parameters."""
+    """AdamW with clipping by global norm over the trained parameters; decay on kernels, or on all of them."""
     optim = config.optim
+    if optim.decay not in ("kernels", "all"):
+        raise InputError(f"optim.decay is '{optim.decay}': choose kernels or all")
     train = optax.chain(
         optax.clip_by_global_norm(optim.clip_norm),
         optax.adamw(
@@ -66,7 +70,7 @@ def make_optimizer(config) -> optax.GradientTransformation:
             b1=optim.beta1,
             b2=optim.beta2,
             weight_decay=optim.weight_decay,
-            mask=decay_mask,
+            mask=decay_mask if optim.decay == "kernels" else None,
         ),
     )
     return optax.partition(

@@ -267,6 +267,19 @@ def _load_parquet(path: str | Path) -> Table:
     )
 
 
+def take_rows(table: Table, chosen: np.ndarray) -> Table:
+    """The rows of a table that a mask [m] chooses; beat tokens do not come with them."""
+    columns = {name: getattr(table, name)[chosen] for name in ("record_id", "patient_id", "split", "embedding")}
+    return replace(
+        table,
+        **columns,
+        labels=[row for row, taken in zip(table.labels, chosen, strict=True) if taken],
+        window=None if table.window is None else table.window[chosen],
+        extra={name: values[chosen] for name, values in table.extra.items()},
+        tokens=None,
+    )
+
+
 def align_features(table: Table, other: Table, name: str) -> np.ndarray:
     """The other table's embedding in the row order of the first; the two must describe the same labelled records."""
     position = {key: i for i, key in enumerate(other.keys)}

@@ -130,7 +130,7 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     groups, mine = mesh.shape["data"], local_groups(mesh)
     model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
     maker = BatchMaker(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
-    batches = train_batches(maker, config.data.batch_size, config.seed, config.data.prefetch)
+    batches = train_batches(maker, config.data.batch_size, config.seed, config.data.prefetch, config.data.threads)
     sample = jax.tree.map(lambda x: x[0, :1], BatchMaker(train_shards, 1, 1, [0], True)(np.zeros(1, int)))
     init = partial(create_state, config, model, tx, sample, max_beats)
     abstract = jax.eval_shape(init, 0)

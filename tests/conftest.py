@@ -6,7 +6,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles twice as fast; tests run little
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+# Each worker of pytest-xdist has its own: reading an entry while another process writes it gives a warning.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, os.environ.get("PYTEST_XDIST_WORKER", ""))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
@@ -57,6 +59,19 @@ def trained_run(shards_dir, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run") / "smoke"
     assert train_and_evaluate(config, workdir) == "finished"
     return workdir
+
+
+@pytest.fixture(scope="session")
+def imported_run(tmp_path_factory):
+    """The authors' small checkpoint as a run directory."""
+    from golden import CHECKPOINT
+
+    from lvcg_jax.import_torch import import_checkpoint
+
+    run = tmp_path_factory.mktemp("imported") / "authors"
+    _, _, others = import_checkpoint(CHECKPOINT, run)
+    assert others == []
+    return run
 
 
 @pytest.fixture(scope="session")

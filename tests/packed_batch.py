@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from commands import get_config
 
+from lvcg_jax.config import flatten
 from lvcg_jax.masking import beat_owner
 
 ALL_LEADS = 4095
@@ -16,6 +17,14 @@ def tiny_config():
     config.model.stage_features = (8, 12)
     config.model.stage_blocks = (1, 1)
     config.model.decoder_features = (8, 4)
+    return config
+
+
+def tiny_preset(name):
+    """tiny_config with the choices of a preset; of its sizes only those that switch something on."""
+    config, paper, preset = tiny_config(), flatten(get_config("paper")), flatten(get_config(name))
+    config.update_from_flattened_dict({field: v for field, v in preset.items() if v != paper[field]})
+    config.model.refine = 4 if config.model.refine else 0
     return config
 
 

@@ -153,7 +153,7 @@ def test_made_up_records_have_ptbxl_beat_counts_and_pack_with_little_padding():
     config = get_config("paper")
     records = bench.RandomRecords(make_preprocess(config))
     assert records.counts.min() >= 6 and records.counts.max() == 20
-    assert records.counts.mean() == pytest.approx(13.3, abs=0.15)
+    assert records.counts.mean() == pytest.approx(bench.MEAN_BEATS, abs=0.15)
     batch = BatchMaker(records, 1, 1, [0], True)(np.arange(64))
     assert batch["num_beats"].sum() == records.counts[:64].sum()
     assert 1 - batch["num_beats"].sum() / batch["length"].size < 0.1

@@ -58,6 +58,9 @@ def test_stream_is_seeded_and_resumes_at_any_step(shards):
     later.set_state({"next_index": 7})
     np.testing.assert_array_equal(next(later)["uid"], batches[7])
     assert not np.array_equal(next(stream(1))["uid"], batches[0])
+    many = train_batches(BatchMaker(shards, 1, 1, [0], True), 8, 0, prefetch=1, threads=4)
+    for batch in batches:
+        np.testing.assert_array_equal(next(many)["uid"], batch)
     uids = np.concatenate([b.reshape(-1) for b in batches])[: len(shards)]
     assert len(set(uids.tolist())) == len(shards), "one pass over the data shows every record once"
 

@@ -73,3 +73,23 @@ def test_gradient_reaches_the_first_token_from_every_beat(params):
         reached = np.abs(gradient[:, 0]).max(-1) > 0
         np.testing.assert_array_equal(reached, beat < COUNTS)
         assert np.all(gradient[:, 1:] == 0)  # it is fed its own predictions, not the encoder's tokens
+
+
+def test_two_layers_are_a_plain_loop_and_dropout_is_between_them():
+    module = TemporalModule(token_dim=5, state_dim=7, layers=2, dropout=0.5)
+    tokens, mask = _tokens(), beat_mask(COUNTS, 6)
+    params = module.init(jax.random.key(0), tokens, mask)["params"]
+    predicted, last = module.apply({"params": params}, tokens, mask)
+    cell, step = nn.GRUCell(7), params["step"]
+    states = np.split(tokens[2, 0] @ params["start"]["kernel"] + params["start"]["bias"], 2)
+    for n in range(6):
+        token = states[1] @ step["readout"]["kernel"] + step["readout"]["bias"]
+        np.testing.assert_allclose(predicted[2, n], token, atol=1e-5)
+        if n == 5:
+            np.testing.assert_allclose(last[2], states[1], atol=1e-5)
+        states[0], _ = cell.apply({"params": step["gru"]}, states[0], token)
+        states[1], _ = cell.apply({"params": step["gru1"]}, states[1], states[0])
+    seeds = np.arange(24, dtype=np.uint32).reshape(4, 6)
+    dropped = module.apply({"params": params}, tokens, mask, seeds)[1]
+    np.testing.assert_array_equal(dropped[1], last[1])  # one beat: the state never moves
+    assert np.all(np.abs(dropped - last)[[0, 2, 3]].max(1) > 1e-3)

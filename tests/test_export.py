@@ -7,11 +7,10 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import assert_one_line_error, get_config, run
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType
 
 from data_prep.errors import InputError
 from data_prep.leads import LEADS
@@ -19,12 +18,9 @@ from data_prep.preprocess import Preprocess
 from data_prep.readers import open_corpus
 from data_prep.shards import ShardSet
 from lvcg_jax import export
-from lvcg_jax.config import make_model, make_subsets
 from lvcg_jax.embed import Embedder
 from lvcg_jax.model import PARTS
-from lvcg_jax.sharding import state_sharding
-from lvcg_jax.state import create_state, make_optimizer
-from lvcg_jax.steps import make_train_step
+from lvcg_jax.scaling import abstract_programs
 
 INPUTS = ("beats", "length", "complete", "num_beats", "lead_mask")
 WITH_JAX_ALONE = """
@@ -166,39 +162,14 @@ def test_mistakes_are_told(trained_run, tmp_path, monkeypatch):
         export.main([f"--checkpoint={trained_run}", "--out=model.stablehlo"])
 
 
-def _pod_programs(config):
-    """The paper-size train step and embedder on a mesh of 256 devices, with the shapes of their arguments."""
-    mesh = AbstractMesh((256 // config.mesh.model, config.mesh.model), ("data", "model"), (AxisType.Auto,) * 2)
-    groups, rows, slots, beats = mesh.shape["data"], 4, 64, config.preprocess.max_beats
-    shape = jax.ShapeDtypeStruct
-    batch = {
-        "beats": shape((groups, slots, 12, config.preprocess.beat_samples), jnp.float16),
-        "length": shape((groups, slots), jnp.int32),
-        "complete": shape((groups, slots), jnp.bool_),
-        "num_beats": shape((groups, rows), jnp.int32),
-        "lead_mask": shape((groups, rows), jnp.int32),
-        "uid": shape((groups, rows), jnp.uint32),
-    }
-    model, tx = make_model(config), make_optimizer(config)
-    state = jax.eval_shape(lambda b: create_state(config, model, tx, b, beats, 0), batch)
-    shardings = state_sharding(mesh, state, config)
-    step = make_train_step(model, tx, config, make_subsets(config), beats, mesh, shardings)
-    micro_batches = jax.tree.map(lambda x: shape((1, *x.shape), x.dtype), batch)
-    variables = {"params": state.params, "batch_stats": state.batch_stats}
-    embed = jax.jit(
-        lambda variables, batch: model.apply(variables, batch, batch["lead_mask"], beats, method="embed"),
-        in_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))),
-    )
-    return {"train": (step, (state, micro_batches)), "embed": (embed, (variables, batch))}
-
-
 @pytest.mark.parametrize("dtype, place", [("float32", "none"), ("bfloat16", "data"), ("float32", "model")])
 def test_train_step_and_embedder_lower_for_256_accelerators(dtype, place):
     """Without one at hand: StableHLO for tpu and cuda, sharded, with static shapes and no call back to Python."""
     config = get_config("paper")
     config.model.dtype, config.mesh.shard_parameters = dtype, place
     config.mesh.model = 4 if place == "model" else 1
-    for name, (program, arguments) in _pod_programs(config).items():
+    mesh = AbstractMesh((256 // config.mesh.model, config.mesh.model), ("data", "model"), (AxisType.Auto,) * 2)
+    for name, (program, arguments) in abstract_programs(config, mesh, rows=4, slots=64).items():
         for platform in ("tpu", "cuda"):
             lowered = jax.export.export(program, platforms=[platform])(*arguments)
             text = lowered.mlir_module()

@@ -10,7 +10,16 @@ from packed_batch import owners, pack, random_records
 
 from data_prep.leads import mask_leads
 from data_prep.segment import cut_beats, stitch_beats
-from lvcg_jax.losses import ecg_terms, huber, loss_terms, rhythm_term, temporal_term, vcg_terms, worst_share
+from lvcg_jax.losses import (
+    base_term,
+    ecg_terms,
+    huber,
+    loss_terms,
+    rhythm_term,
+    temporal_term,
+    vcg_terms,
+    worst_share,
+)
 from lvcg_jax.masking import beat_mask
 
 P, SLOTS, TOKEN = 8, 6, 5
@@ -107,6 +116,38 @@ def test_rhythm_term_is_the_error_on_hidden_ratios_and_on_statistics(reduction):
         else:
             expected = (np.mean(errors) if errors else 0.0) + squares.mean()
         np.testing.assert_allclose(found[b], expected, rtol=2e-5)
+
+
+def test_mixed_reduction_divides_by_the_items_of_the_whole_batch(case):
+    """The mean over records is the published normalisation: hidden samples, beats, transitions."""
+    batch, outputs = case
+    records = batch["num_beats"] > 0
+    of_batch = lambda term: float(np.asarray(term)[records].mean())  # noqa: E731
+    hidden = (mask_leads(batch["lead_mask"]) & ~mask_leads(VISIBLE)).sum(-1)
+    samples = sum(int(hidden[g, r] * batch["length"][g, list(beats)].sum()) for g, r, beats in _records(batch))
+    error, power = ecg_terms(outputs, batch, VISIBLE, "mixed")
+    sums = ecg_terms(outputs, batch, VISIBLE, "sum")
+    np.testing.assert_allclose([of_batch(error), of_batch(power)], [x.sum() / samples for x in sums], rtol=1e-5)
+    total = float(vcg_terms(outputs, batch, "sum")[0].sum())
+    assert of_batch(vcg_terms(outputs, batch, "mixed")[0]) == pytest.approx(total / sum(COUNTS), rel=1e-5)
+    total = float(temporal_term(outputs, "sum", 0.7).sum())
+    transitions = sum(max(n - 1, 0) for n in COUNTS)
+    assert of_batch(temporal_term(outputs, "mixed", 0.7)) == pytest.approx(total / transitions, rel=1e-5)
+    later = temporal_term({**outputs, "first_predicted": 1}, "mixed", 0.7)  # the step from slot 0 to 1 is not counted
+    steps = np.diff(outputs["predicted"] - outputs["tokens"], axis=2)[:, :, 1:]
+    both = outputs["mask"][:, :, 2:]
+    assert of_batch(later) == pytest.approx(np.asarray(huber(steps, 0.7))[both].sum() / both.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "mixed"])
+def test_base_term_is_the_error_of_slot_1(case, reduction):
+    batch, outputs = case
+    decoded = np.random.default_rng(2).normal(size=(2, 3, P, 3)).astype(np.float32)
+    found = base_term({**outputs, "vcg_anchor": decoded}, batch, reduction)
+    for g, r, beats in _records(batch):
+        lifted = outputs["vcg"][g, beats[1]] if len(beats) > 1 else np.zeros((P, 3))
+        square = (decoded[g, r] - lifted) ** 2
+        assert float(found[g, r]) == pytest.approx(square.sum() if reduction == "sum" else square.mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("lengths", [(P, P, P, P), (5, 12, P, 20)])

@@ -15,6 +15,7 @@ from data_prep.segment import stitch_beats
 from data_prep.shards import ShardSet
 from data_prep.wfdb_files import read_wfdb_record
 from lvcg_jax import lead_scores, reconstruct
+from lvcg_jax.beat_errors import BeatErrors, beat_error_table
 from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.lead_methods import METHODS, NO_NETWORK, make_methods, regression_matrix, signal_of
 from lvcg_jax.lead_views import Source, Windows, derive_rows, drawn_view, fixed_view, list_entries, score_rows
@@ -199,7 +200,7 @@ def test_with_all_splits_nothing_is_fitted_on_the_patient_it_is_judged_on(shards
             return {"spy": [signal_of(w) for w in windows]}
 
     view = fixed_view(entries, ["I", "II"], A, 1e-4)
-    scores = reconstruct.evaluate([Source([Spy()])], view, entries, lambda: None)
+    scores = reconstruct.evaluate([Source([Spy()])], view, entries, lambda: None, BeatErrors(view.rows, 0))
     assert not any(known for known, *_ in seen) and len(seen) == len(entries)
     assert scores["spy"]["mse"].shape == (len(entries), 12)
     np.testing.assert_allclose(lead_scores.record_values(scores["spy"])["mse"], 0, atol=1e-9)
@@ -209,7 +210,7 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(trained_ru
     """The run's own shards as --also must give its own numbers: predictions went to mV and back."""
     out, page = tmp_path / "out", tmp_path / "page.md"
     where = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={out}", f"--page={page}"]
-    more = [f"--also={trained_run}:{shards_dir}", "--limit=10", "--resamples=50"]
+    more = [f"--also={trained_run}:{shards_dir}", "--limit=10", "--resamples=50", "--morphology=3"]
     assert command(*where, "--visible=I,II", "--k=5", *more) == 0
     results = json.loads((out / "metrics.json").read_text())
     names = [*METHODS, f"lvcg ({trained_run.name})"]
@@ -221,6 +222,8 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(trained_ru
         assert view["methods"]["zero"]["overall"]["mse"]["mean"] == pytest.approx(1.0, abs=1e-3)
         assert view["methods"]["zero"]["overall"]["r"]["mean"] is None
         assert view["first"] == "lvcg" and "minus_first" in view["methods"]["copy"]
+        assert view["beat_rows"] == 3
+        assert view["methods"]["zero"]["beats"]["missed"]["mean"] == 1 and "beats" in view["methods"]["lvcg"]
     assert set(results["views"][0]["methods"]["lvcg"]["per_lead"]) == set(LEADS) - {"I", "II"}
     text = (out / "table.md").read_text()
     assert {row[0] for row in rows_of(text)} == {"method", *names}
@@ -230,6 +233,26 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(trained_ru
     assert "<!-- section: reconstruct-synthetic -->" in page.read_text() and str(tmp_path) not in page.read_text()
     html = reconstruction_section(out)  # of lvcg_jax.report
     assert html.count("<svg") == 2 and all(name in html for name in names)
+
+
+def test_beats_of_the_truth_itself_are_measured_without_error_and_those_of_nothing_are_missed(entries):
+    class Truth:
+        units = {"truth": "z", "nothing": "z"}  # noqa: RUF012
+
+        def predict(self, windows):
+            signals = [signal_of(w) for w in windows]
+            return {"truth": signals, "nothing": [np.zeros_like(x) for x in signals]}
+
+    view = fixed_view(entries[:6], ["I", "II"], A, 1e-4)
+    beats = BeatErrors(view.rows, 4)
+    score_rows([Source([Truth()])], view.rows, also=beats.add)
+    found = beats.summary(20)
+    assert len(beats.patients) == 4
+    for measure, summary in found["truth"].items():
+        assert summary["mean"] == 0, measure
+    assert found["nothing"]["missed"]["mean"] == 1 and np.isnan(found["nothing"]["qrs_ms"]["mean"])
+    truth, nothing = rows_of("\n".join(beat_error_table(found)))[1:]
+    assert truth[2] == "0.0 [0.0, 0.0]" and nothing[2] == "-"
 
 
 def test_a_stored_signal_is_the_truth(raw_corpus, tmp_path):

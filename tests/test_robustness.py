@@ -137,10 +137,9 @@ def test_tables_hold_every_condition(results):
     assert np.all(np.diff(shifts[:4]) > 0)
     assert document["fewer_leads"]["sets"]["2 leads"]["rank"] == 2
     assert document["fewer_leads"]["train_records"] == 40
-    assert (
-        "EASI" in (results / "table.md").read_text()
-        and "<!-- section: robustness -->" in (results / "page.md").read_text()
-    )
+    page = (results / "page.md").read_text()
+    assert "EASI" in (results / "table.md").read_text() and "<!-- section: robustness -->" in page
+    assert "](./perturbation.png)" in page
 
 
 def test_a_report_draws_what_was_written(results):
