@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from data_prep.errors import InputError
 from data_prep.leads import LEADS
 from lvcg_jax.controls import fit_pca
+from lvcg_jax.metrics_log import curves_of
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 SKY, PURPLE, YELLOW = "#56B4E9", "#CC79A7", "#F0E442"
@@ -218,16 +219,9 @@ def draw_training(
 ) -> Path:
     """Loss curves from metrics.jsonl: one panel a term, training as a line, validation as dots.
 
-    A record holds `step` and numbers; names that start with 'val', 'valid', 'validation', 'train' and '/', '_' or '.'
-    belong to that split, others to the record's `kind` or `split` (else training). `terms` selects and orders panels.
+    `terms` selects and orders panels; how a record's numbers are named is said in metrics_log.curves_of.
     """
-    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for record in records:
-        for key, value in record.items():
-            if key in ("step", "split") or isinstance(value, bool) or not isinstance(value, (int, float)):
-                continue
-            split, term = _split_of(key, str(record.get("kind", record.get("split", "train"))))
-            curves.setdefault(term, {}).setdefault(split, []).append((record.get("step", np.nan), value))
+    curves = curves_of(records)
     if terms is None:
         terms = [name for name in curves if "loss" in name or name in LOSS_TERMS] or list(curves)
     absent = [name for name in terms if name not in curves]
@@ -270,18 +264,6 @@ def draw_training(
     for axes in grid[len(terms) :]:
         axes.remove()
     return _save(figure, path)
-
-
-def _split_of(key: str, split: str) -> tuple[str, str]:
-    for prefix, name in (
-        ("validation", "validation"),
-        ("valid", "validation"),
-        ("val", "validation"),
-        ("train", "train"),
-    ):
-        if key.startswith(prefix) and key[len(prefix) : len(prefix) + 1] in tuple("/_."):
-            return name, key[len(prefix) + 1 :]
-    return "validation" if split.startswith("val") else "train", key
 
 
 def draw_probe(

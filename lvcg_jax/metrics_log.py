@@ -1,7 +1,9 @@
-"""Numbers of a run as JSON lines and TensorBoard events."""
+"""Numbers of a run as JSON lines and TensorBoard events, and the curves they make."""
 
 import json
+import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
@@ -62,3 +64,31 @@ def read_metrics(workdir: Path) -> list[dict]:
         except json.JSONDecodeError:
             continue
     return rows
+
+
+def curves_of(records: Sequence[dict]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """{name: {'train' or 'validation': [(step, value), ...]}} of the rows of a metrics file, in their order.
+
+    A row holds `step` and numbers; names that start with 'val', 'valid', 'validation', 'train' and '/', '_' or '.'
+    belong to that split, others to the row's `kind` or `split` (else training).
+    """
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for record in records:
+        for key, value in record.items():
+            if key in ("step", "split") or isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            split, term = _split_of(key, str(record.get("kind", record.get("split", "train"))))
+            curves.setdefault(term, {}).setdefault(split, []).append((record.get("step", math.nan), value))
+    return curves
+
+
+def _split_of(key: str, split: str) -> tuple[str, str]:
+    for prefix, name in (
+        ("validation", "validation"),
+        ("valid", "validation"),
+        ("val", "validation"),
+        ("train", "train"),
+    ):
+        if key.startswith(prefix) and key[len(prefix) : len(prefix) + 1] in tuple("/_."):
+            return name, key[len(prefix) + 1 :]
+    return "validation" if split.startswith("val") else "train", key

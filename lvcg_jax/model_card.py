@@ -22,15 +22,21 @@ def model_card(facts: dict, config: ConfigDict, run: Path) -> str:
         "## Preprocessing\n\n" + preprocessing_words(facts),
         "## Data\n\n" + data_words(config, run),
         "## Training\n\n" + training_words(facts, config, run),
-        "## Intended use\n\nFeatures of ECG records for research: linear probes, search, clustering, as input of other"
-        " models, with any subset of the twelve leads.",
+        f"## Intended use\n\n{INTENDED_USE}",
         "## Limits\n\n" + LIMITS.format(max_beats=facts["preprocess"]["max_beats"]),
-        "## Licence\n\nThe program that made this model is under the MIT licence. The weights are derived from the data"
-        " named above, whose own terms hold as well.",
+        f"## Licence\n\n{LICENCE}",
     ]
     return "\n\n".join(sections) + "\n"
 
 
+INTENDED_USE = (
+    "Features of ECG records for research: linear probes, search, clustering, as input of other models, with any subset"
+    " of the twelve leads."
+)
+LICENCE = (
+    "The program that made this model is under the MIT licence. The weights are derived from the data named above,"
+    " whose own terms hold as well."
+)
 LIMITS = """\
 - Not a medical device, not validated clinically: not for diagnosis, not for decisions about a patient.
 - An embedding means something only after the preprocessing above, done exactly so; nothing in the file can check that.
@@ -107,7 +113,7 @@ def preprocessing_words(facts: dict) -> str:
         f" each is linearly resampled to {p['beat_samples']} samples.",
     ]
     numbered = "\n".join(f"{k}. {step}" for k, step in enumerate(steps, start=1))
-    return f"{numbered}\n\nHash of all fields (in the JSON file): `{facts['preprocess_hash']}`."
+    return f"{numbered}\n\nHash of all fields: `{facts['preprocess_hash']}`."
 
 
 def data_words(config: ConfigDict, run: Path) -> str:

@@ -1,35 +1,21 @@
 """The heart vector's loop as one HTML file that turns under the mouse, a finger or the arrow keys; no network."""
 
-import json
 from html import escape
 
+from lvcg_jax.report_page import NOT_FOR_DIAGNOSIS, data_block, document, keys, note, table
 from lvcg_jax.vcg_figure import NAMES
 
-_STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --ink: #222222; --soft: #6b6b6b; --rule: #d9d9d9;
-  --p: #009e73; --qrs: #0072b2; --t: #d55e00; }
-@media (prefers-color-scheme: dark) { :root { --paper: #15181b; --ink: #eceff1; --soft: #a3abb2; --rule: #3a4147;
-  --p: #35c79b; --qrs: #56b4e9; --t: #f0883e; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 70rem; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.45 system-ui, sans-serif; }
-h1 { font-size: 1.25rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }
-p { margin: .25rem 0; } .soft { color: var(--soft); font-size: .875rem; }
-.note { border-left: 4px solid var(--t); padding-left: .6rem; }
-main { display: flex; flex-wrap: wrap; gap: 1.5rem; margin-top: .75rem; }
-.view { flex: 1 1 24rem; min-width: 0; } .numbers { flex: 1 1 18rem; }
-canvas { width: 100%; aspect-ratio: 1; display: block; touch-action: none; cursor: grab; border: 1px solid var(--rule);
-  border-radius: 6px; } canvas:focus-visible { outline: 3px solid var(--qrs); }
-.bar { display: flex; flex-wrap: wrap; gap: .5rem; margin: .5rem 0; align-items: center; }
-button { font: inherit; color: inherit; background: none; border: 1px solid var(--soft); border-radius: 6px;
-  padding: .35rem .7rem; min-height: 2.5rem; cursor: pointer; } input[type=range] { flex: 1 1 10rem; }
-table { border-collapse: collapse; width: 100%; } td { padding: .3rem 0; border-bottom: 1px solid var(--rule);
-  vertical-align: top; } td + td { text-align: right; padding-left: 1rem; font-variant-numeric: tabular-nums; }
-.key { display: inline-block; width: 1.6em; height: .25em; vertical-align: middle; margin-right: .4em; }
-@media print { .bar { display: none; } }
+STYLE = """
+.loop { display: flex; flex-wrap: wrap; gap: 1.5rem; margin-top: .75rem; }
+.view { flex: 1 1 22rem; min-width: 0; max-width: 32rem; } .numbers { flex: 1 1 18rem; min-width: 0; }
+.view canvas { width: 100%; aspect-ratio: 1; display: block; touch-action: none; cursor: grab;
+  border: 1px solid var(--rule); border-radius: 6px; } .view canvas:focus-visible { outline: 3px solid var(--qrs); }
+.view input[type=range] { flex: 1 1 10rem; min-width: 0; }
+@media print { .view { max-width: 105mm; } }
+.numbers table { width: 100%; } .numbers td + td { text-align: right; padding: .3rem 0 .3rem 1rem; }
 """
 
-_SCRIPT = """
+SCRIPT = """
 const data = JSON.parse(document.getElementById('loop').textContent);
 const canvas = document.getElementById('view'), pen = canvas.getContext('2d');
 const slider = document.getElementById('time'), readout = document.getElementById('readout');
@@ -133,8 +119,10 @@ canvas.addEventListener('pointermove', e => {
   draw();
 });
 function setZoom(value) { zoom = Math.max(0.5, Math.min(12, value)); }
-canvas.addEventListener('wheel', e => { e.preventDefault(); setZoom(zoom * Math.exp(-e.deltaY / 500)); draw(); },
-  { passive: false });
+canvas.addEventListener('wheel', e => {  // only once it was clicked: else the page scrolls on
+  if (document.activeElement !== canvas) return;
+  e.preventDefault(); setZoom(zoom * Math.exp(-e.deltaY / 500)); draw();
+}, { passive: false });
 canvas.addEventListener('keydown', e => {
   const step = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, -0.1], ArrowDown: [0, 0.1] }[e.key];
   if (step) { yaw += step[0]; pitch = Math.max(-Math.PI / 2, Math.min(Math.PI / 2, pitch + step[1])); }
@@ -154,45 +142,27 @@ play.addEventListener('click', () => {
   play.textContent = 'Stop';
   timer = setInterval(() => { moment = (moment + Math.max(1, Math.round(4 / data.step))) % count; draw(); }, 40);
 });
+function again() { readColours(); draw(); }
 window.addEventListener('resize', draw);
-window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { readColours(); draw(); });
-readColours();
-draw();
+window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
+window.addEventListener('beforeprint', () => { document.documentElement.dataset.print = '1'; again(); });
+window.addEventListener('afterprint', () => { delete document.documentElement.dataset.print; again(); });
+again();
 """
 
 
-def page(facts: dict, lines: list[tuple[str, str]]) -> str:
-    """The page of a summary of lvcg_jax.vcg; `lines` are its numbers as (name, value)."""
+def loop_view(facts: dict) -> str:
+    """The canvas with its buttons and its data; a page that holds it needs STYLE and SCRIPT."""
     ms = facts["ms"]
     held = {key: facts[key] for key in ("ms", "vcg_mv", "windows_ms")}
     held |= {"names": NAMES, "step": ms[1] - ms[0], "start": min(range(len(ms)), key=lambda i: abs(ms[i]))}
-    loop = json.dumps(held, allow_nan=False).replace("<", "\\u003c")
-    title = escape(f"Vectorcardiogram of {facts['record']}")
-    beats = f"median of {facts['beats']} beats" if facts["beats"] > 1 else "one beat"
-    source = escape(f"{beats}, from {', '.join(facts['leads'])}, {facts['geometry']} geometry")
-    notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in facts["notes"])
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>\n" for name, value in lines)
-    keys = " ".join(
-        f'<span class="key" style="background: var(--{name})"></span>{NAMES[name]} {first:.0f} to {last:.0f} ms'
-        for name, (first, last) in facts["windows_ms"].items()
-    )
+    spans = facts["windows_ms"].items()
+    colours = keys((name, f"{NAMES[name]} {first:.0f} to {last:.0f} ms") for name, (first, last) in spans)
     buttons = "".join(
         f'<button type="button" data-view="{name}">{name.capitalize()}</button>\n'
         for name in ("frontal", "transverse", "sagittal")
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p class="soft">{source}</p>
-{notes}<main>
-<section class="view">
+    return f"""<div class="view">
 <canvas id="view" tabindex="0" role="img" aria-label="Loop of the heart vector in three dimensions; arrow keys turn it,
 plus and minus change its size. The numbers stand in the table."></canvas>
 <div class="bar">
@@ -202,19 +172,24 @@ plus and minus change its size. The numbers stand in the table."></canvas>
 <div class="bar"><button type="button" id="play">Play</button>
 <input type="range" id="time" min="0" max="{len(ms) - 1}" value="0" aria-label="time in the beat"></div>
 <p id="readout" class="soft" role="status"></p>
-<p class="soft">{keys}</p>
-<p class="soft">Drag to turn, wheel or two fingers to enlarge. Frontal: from the front. Transverse: from above, the
-front at the bottom. Sagittal: from the patient's left, the front at the left.</p>
-</section>
-<section class="numbers">
-<table>
-{rows}</table>
-<p class="soft">x to the patient's left, y to the feet, z to the back, in mV. Frontal axes: 0° to the left, +90° to the
-feet. Simple time windows on the median beat; research figures, not a diagnosis.</p>
-</section>
-</main>
-<script type="application/json" id="loop">{loop}</script>
-<script>{_SCRIPT}</script>
-</body>
-</html>
-"""
+{colours}<p class="soft screen">Drag to turn, wheel (after a click) or two fingers to enlarge. Frontal: from the front.
+Transverse: from above, the front at the bottom. Sagittal: from the patient's left, the front at the left.</p>
+</div>
+{data_block("loop", held)}"""
+
+
+def source_words(facts: dict) -> str:
+    """What a loop was made from."""
+    beats = f"median of {facts['beats']} beats" if facts["beats"] > 1 else "one beat"
+    return f"{beats}, from {', '.join(facts['leads'])}, {facts['geometry']} geometry"
+
+
+def page(facts: dict, lines: list[tuple[str, str]]) -> str:
+    """The page of a summary of lvcg_jax.vcg; `lines` are its numbers as (name, value)."""
+    body = f"""{"".join(map(note, facts["notes"]))}<main class="loop">
+{loop_view(facts)}<div class="numbers">
+{table(("", ""), lines)}<p class="soft">x to the patient's left, y to the feet, z to the back, in mV. Frontal axes: 0°
+to the left, +90° to the feet. Simple time windows on the median beat. {escape(NOT_FOR_DIAGNOSIS)}</p>
+</div>
+</main>"""
+    return document(f"Vectorcardiogram of {facts['record']}", body, [STYLE], [SCRIPT], source_words(facts))

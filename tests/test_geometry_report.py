@@ -12,6 +12,7 @@ from data_prep.leads import LEADS
 from data_prep.synthetic import make_record
 from lvcg_jax import geometry_report as report
 from lvcg_jax.geometry import lead_matrix, save_matrix
+from lvcg_jax.report_scores import geometry_section
 
 VISIBLE = np.isin(LEADS, ("II", "V2", "V5"))
 TRUE = lead_matrix("dower") + 0.1 * np.random.default_rng(5).standard_normal((12, 3))
@@ -122,6 +123,8 @@ def test_command_prints_the_table_and_saves_a_usable_fit(ptb, tmp_path, capsys):
     for word in ("14 patients", "| mine.json | mV |", "| fit12 | z-scored |", "patient014", "9 leads from II, V2, V5"):
         assert word in text, word
     np.testing.assert_allclose(lead_matrix(str(fit)), TRUE, atol=0.02)
+    html = geometry_section(out)  # of lvcg_jax.report
+    assert html.count("<svg") == 5 and "mine.json" in html and "14 patients of PTB" in html
 
 
 def test_mistakes_are_told(ptb, tmp_path):

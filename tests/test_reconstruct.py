@@ -19,6 +19,7 @@ from lvcg_jax.beat_errors import BeatErrors, beat_error_table
 from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.lead_methods import METHODS, NO_NETWORK, SOURCES, make_methods, regression_matrix, signal_of
 from lvcg_jax.lead_views import Source, Windows, derive_rows, drawn_view, fixed_view, list_entries, score_rows
+from lvcg_jax.report_scores import reconstruction_section
 from lvcg_jax.windows import record_batch
 
 A = lead_matrix("paper")
@@ -230,6 +231,8 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(trained_ru
     for word in ("best", "median", "worst"):
         assert (out / f"I_II-{word}.png").stat().st_size > 10_000
     assert "<!-- section: reconstruct-synthetic -->" in page.read_text() and str(tmp_path) not in page.read_text()
+    html = reconstruction_section(out)  # of lvcg_jax.report
+    assert html.count("<svg") == 2 and all(name in html for name in names)
 
 
 def test_beats_of_the_truth_itself_are_measured_without_error_and_those_of_nothing_are_missed(entries):

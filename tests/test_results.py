@@ -1,6 +1,7 @@
 """The results page: its numbers are those of the probe, a rerun replaces its own section only, losses are told."""
 
 import json
+from html import unescape
 
 import pytest
 
@@ -8,6 +9,7 @@ from data_prep.errors import InputError
 from lvcg_jax import results
 from lvcg_jax.probe_tables import points
 from lvcg_jax.published import PUBLISHED, in_order, published_for
+from lvcg_jax.report_scores import probe_section
 from lvcg_jax.results_page import MEDIAN, MODEL, RANDOM, section_text, write_section
 
 
@@ -47,6 +49,8 @@ def test_page_holds_the_numbers_of_the_json(page):
         assert [result["task"], "always yes", *always] in rows
     assert checked == 2 * 6 * 3  # tasks, models (with three parts), fractions
     random = next(cell for cell in document["results"][0]["cells"] if cell["model"] == RANDOM)
+    html = probe_section(work / "results-smoke.json")  # of lvcg_jax.report
+    assert html.count("<svg") == 2 and document["command"] in unescape(html) and RANDOM in html
     assert len(random["per_fit"]) == 2 and sum(random["per_fit"]) / 2 == pytest.approx(random["macro_auroc"])
 
 

@@ -14,6 +14,7 @@ from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.inference import LVCG, embed_packed
 from lvcg_jax.lead_methods import NetworkLeads
 from lvcg_jax.perturb import ProjectedLeads, add_noise, move, rotate
+from lvcg_jax.report_scores import robustness_section
 
 A = lead_matrix("paper")
 THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
@@ -139,6 +140,11 @@ def test_tables_hold_every_condition(results):
     page = (results / "page.md").read_text()
     assert "EASI" in (results / "table.md").read_text() and "<!-- section: robustness -->" in page
     assert "](./perturbation.png)" in page
+
+
+def test_a_report_draws_what_was_written(results):
+    html = robustness_section(results)
+    assert html.count("<svg") == 6 and "Holter 3" in html and "rotation (degrees)" in html
 
 
 @pytest.mark.parametrize("name", ["perturbation.png", "sparsity.png"])

@@ -1,0 +1,130 @@
+"""A page to open, send and print: of a training run, or of one record. One HTML file, no network.
+
+    python -m lvcg_jax.report --run=runs/paper
+    python -m lvcg_jax.report --run=runs/paper --embeddings=emb.parquet --probe=probe.json --data=data/ptbxl
+    python -m lvcg_jax.report --record=ecg.hea --leads=I,II,V2 --checkpoint=runs/paper --reference=emb.npz
+
+Of a run: training curves, probe with controls, derived leads on ECG paper, maps of the embedding, fewer leads and moved
+electrodes, geometry, configuration against the paper's, versions, model card. Files of other commands that lie in the
+run directory (or one folder below) under their usual names are found; a part that is not there is left out.
+Of a record: twelve leads on ECG paper with beats, leads that were derived in another colour, intervals and axes, the
+heart vector to turn by hand, signal quality, and the nearest neighbours in a reference set. Not for diagnosis.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from absl import logging
+
+from data_prep.errors import InputError, run_command
+
+RUN_FILES = {
+    "embeddings": ("FILE", "embeddings of lvcg_jax.embed or lvcg_jax.results (.npz, .parquet)"),
+    "probe": ("FILE", "JSON of lvcg_jax.probe --out or of lvcg_jax.results"),
+    "reconstruction": ("DIR", "folder of lvcg_jax.reconstruct --out"),
+    "robustness": ("DIR", "folder of lvcg_jax.robustness --out"),
+    "geometry": ("FILE", "page of lvcg_jax.geometry_report --out"),
+}
+OF_RUN = (*RUN_FILES, "records", "map_rows", "tsne")
+OF_RECORD = ("leads", "checkpoint", "reference", "rate", "unit", "lead_names", "start")
+
+
+def parse_flags(argv: list[str] | None) -> argparse.Namespace:
+    """The command line; flags of the other kind of report are refused."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lvcg_jax.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--run", type=Path, metavar="RUN", help="report of this run directory of lvcg_jax.train, or")
+    add("--record", metavar="FILE", help="of this record: WFDB (.hea), .edf, .csv, .npy, .npz or .mat")
+    add(
+        "--out", type=Path, metavar="HTML", help="page to write (default RUN/report.html; of a record NAME-report.html)"
+    )
+    add("--data", type=Path, metavar="SHARDS", help="shards (default: the run's own, if they are still there)")
+    run = parser.add_argument_group("of a run")
+    for name, (kind, words) in RUN_FILES.items():
+        run.add_argument(f"--{name}", type=Path, metavar=kind, help=words)
+    run.add_argument("--records", type=int, help="validation records whose leads are derived and drawn (default 3)")
+    run.add_argument("--map_rows", type=int, help="rows of the maps at most, drawn at random (default 10000)")
+    run.add_argument(
+        "--tsne", choices=("yes", "no"), help="t-SNE beside PCA (default yes; 10000 rows: a minute or two)"
+    )
+    one = parser.add_argument_group("of a record")
+    one.add_argument("--checkpoint", type=Path, metavar="RUN", help="run directory of the model")
+    one.add_argument("--leads", metavar="I,II,V2", help="leads that are visible (default: all that the record has)")
+    one.add_argument(
+        "--reference", type=Path, metavar="FILE", help="embeddings to find neighbours in, of the same model"
+    )
+    one.add_argument("--start", type=float, help="second to start at (default 0); ten seconds are shown")
+    one.add_argument("--rate", type=float, help="samples a second, where the file does not say it")
+    one.add_argument("--unit", help="mV, uV or V, where the file does not say it")
+    one.add_argument("--lead_names", metavar="I,II,V2", help="leads of the columns, where the file does not say them")
+    args = parser.parse_args(argv)
+    if (args.run is None) == (args.record is None):
+        raise InputError("give --run=RUN for the report of a run, or --record=FILE for that of a record, not both")
+    kind, others = ("record", OF_RUN) if args.record else ("run", OF_RECORD)
+    for name in others:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} does not go with --{kind}: see python -m lvcg_jax.report --help")
+    if args.record and args.checkpoint is None:
+        raise InputError("--record needs --checkpoint=RUN, the run directory of a trained model")
+    for name, (_, words) in (RUN_FILES | {"reference": ("FILE", "embeddings of lvcg_jax.embed")}).items():
+        path = getattr(args, name)
+        if path is not None and not path.exists():
+            raise InputError(f"--{name}={path}: no such file or folder; give the {words}")
+    for name in ("records", "map_rows"):
+        if getattr(args, name) is not None and getattr(args, name) < 0:
+            raise InputError(f"--{name} must be 0 or more")
+    return args
+
+
+def command_words(argv: list[str]) -> str:
+    """The command for the captions; of absolute paths only the last name is shown."""
+    words = []
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        words.append(flag + equals + (Path(value).name if value.startswith("/") else value))
+    return " ".join(["python -m lvcg_jax.report", *words])
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_flags(argv)
+    command = command_words(sys.argv[1:] if argv is None else argv)
+    logging.set_verbosity(logging.ERROR)
+    from lvcg_jax.embed import check_place
+    from lvcg_jax.report_page import write_page
+
+    out = args.out or (args.run / "report.html" if args.run else Path(f"{Path(args.record).stem}-report.html"))
+    if args.run is None or args.run.is_dir():
+        check_place(out)
+    if args.run:
+        from lvcg_jax import report_run
+
+        default = report_run.Options(args.run, {})
+        options = report_run.Options(
+            args.run,
+            {name: getattr(args, name) for name in RUN_FILES},
+            args.data,
+            default.records if args.records is None else args.records,
+            default.map_rows if args.map_rows is None else args.map_rows,
+            args.tsne != "no",
+            command,
+        )
+        text = report_run.run_page(options, print)
+    else:
+        from lvcg_jax import report_record
+
+        how = {name: getattr(args, name) for name in ("leads", "reference", "data", "rate", "unit", "lead_names")}
+        options = report_record.Options(args.record, args.checkpoint, **how, start=args.start or 0.0, command=command)
+        text = report_record.record_page(options)
+    write_page(out, text)
+    print(f"{out} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)
