@@ -128,12 +128,12 @@ class LVCG:
         return cls(config, {"params": state.eval_params, "batch_stats": state.batch_stats}, f"{run.name}@{step}")
 
     @classmethod
-    def random(cls, config: ConfigDict, seed: int, shards: ShardSet) -> "LVCG":
-        """Random weights, the control: as initialised, with norm statistics measured on training data."""
+    def random(cls, config: ConfigDict, seed: int, shards: ShardSet | None) -> "LVCG":
+        """Random weights, the control: as initialised; with shards, norm statistics are measured on them."""
         model, subsets = make_model(config), make_subsets(config)
-        variables = _initialise(model, shards.preprocess.max_beats, seed)
+        variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
-        if batch_stats:
+        if batch_stats and shards is not None:
             batches = train_batches(BatchMaker(shards, 1, 1, [0], True), config.data.batch_size, seed, 1)
             sizes = (config.geometry.num_visible, shards.preprocess.max_beats)
             for step in range(CALIBRATION_BATCHES):

@@ -25,7 +25,7 @@ from lvcg_jax.embed import Embedder, embed_dataset
 from lvcg_jax.metrics_log import read_metrics
 from lvcg_jax.probe import part_features, probe_task
 from lvcg_jax.published import in_order
-from lvcg_jax.results_page import MEDIAN, MODEL, RANDOM, section_text, write_section
+from lvcg_jax.results_page import CONTROLS, MEDIAN, MODEL, RANDOM, RAW, section_text, write_section
 from lvcg_jax.table import Table, align_features, load_table, save_table
 
 PAPER_CONFIG = Path(__file__).resolve().parents[1] / "configs" / "pretrain.py"
@@ -37,15 +37,18 @@ def embed_all(run: Path, data: Path, work: Path, random_seeds: int) -> dict[str,
     """Tables of the trained model, of random weights and of median beats; each is computed once and kept in `work`."""
     digest = file_sha256(data / METADATA_FILE)  # names the shards' checksums and the preprocessing
     config, trained = load_config(run / "config.json"), Embedder.load(run)
-    same = json.dumps(flatten(config), sort_keys=True)
+    same = {k: v for k, v in flatten(config).items() if k.split(".")[0] in ("preprocess", "geometry", "model")}
+    same = json.dumps(same, sort_keys=True)  # all that random weights depend on
     train = ShardSet(data, "train")
-    tables = {MODEL: [], RANDOM: [], MEDIAN: []}
+    tables = {MODEL: [], RANDOM: [], RAW: [], MEDIAN: []}
     tables[MODEL].append(
         cached_table(work, "trained", [trained.checkpoint, digest], lambda: embed_dataset(trained, data))
     )
     for seed in range(random_seeds):
         make = lambda seed=seed: embed_dataset(Embedder.random(config, seed, train), data)  # noqa: E731
         tables[RANDOM].append(cached_table(work, f"random{seed}", [same, str(seed), digest], make))
+    raw = [same, "raw", digest]
+    tables[RAW].append(cached_table(work, "raw", raw, lambda: embed_dataset(Embedder.random(config, 0, None), data)))
     tables[MEDIAN].append(cached_table(work, "median_beat", [digest], lambda: median_beat_table(data)))
     return tables
 
@@ -65,7 +68,7 @@ def probe_all(tables: dict[str, list[Table]], tasks: list[str], seeds: int) -> t
     """Results of every task with protocol `ridge`, and of the first task with all labels with the other protocols."""
     first = tables[MODEL][0]
     features = {MODEL: first.embedding} | part_features(first, MODEL)
-    for name in (RANDOM, MEDIAN):
+    for name in CONTROLS:
         features[name] = [align_features(first, table, name) for table in tables[name]]
     bar = progress_bar(tasks, unit="task")
     results = [probe_task(features, first, task, fractions=FRACTIONS, seeds=seeds, progress=True) for task in bar]

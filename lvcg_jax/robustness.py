@@ -16,7 +16,7 @@ Axis letters: m row, t test row, d feature, c class.
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ from lvcg_jax.perturb import ProjectedLeads, add_noise, move, rotate
 from lvcg_jax.probe import LinearFit
 from lvcg_jax.reconstruct import put_on_page
 from lvcg_jax.robustness_report import draw_perturbation, draw_sparsity, to_text
-from lvcg_jax.table import Table, load_table, save_table
+from lvcg_jax.table import Table, load_table, save_table, take_rows
 from lvcg_jax.windows import shard_windows
 
 NOISE, DEGREES = (0.01, 0.05, 0.1, 0.2), (5.0, 10.0, 30.0, 150.0)
@@ -137,15 +137,7 @@ def open_bench(model: LVCG, data: str, embeddings: Path, limit: int | None) -> t
     except KeyError as key:
         raise InputError(f"{embeddings} has no row for record {key.args[0]}: was it made from {data}?") from None
     rows = np.concatenate([np.flatnonzero(table.split != "test"), test])
-    table = replace(table, **_rows_of(table, rows))
-    return Bench(model, table, usable, np.arange(len(rows) - len(test), len(rows))), notes
-
-
-def _rows_of(table: Table, rows: np.ndarray) -> dict:
-    """The fields of a table that change when only some rows are kept."""
-    columns = {name: getattr(table, name)[rows] for name in ("record_id", "patient_id", "split", "embedding", "window")}
-    more = {"extra": {name: values[rows] for name, values in table.extra.items()}, "tokens": None}
-    return columns | more | {"labels": [table.labels[i] for i in rows]}
+    return Bench(model, take_rows(table, rows), usable, np.arange(len(rows) - len(test), len(rows))), notes
 
 
 def perturbations(seeds: int) -> dict[str, list]:
@@ -203,7 +195,7 @@ def fewer_leads(
         method.fit(fit_on)
     keys = [f"{w['record_id']}#{w['window']}" for w in (*train, *val, *bench.windows)]
     row_of = {key: i for i, key in enumerate(bench.table.keys)}
-    part = replace(bench.table, **_rows_of(bench.table, np.array([row_of[key] for key in keys])))
+    part = take_rows(bench.table, np.array([row_of[key] for key in keys]))
     frozen, retrained, result = {}, {ALL: part.embedding}, {"sets": {}}
     with progress_bar(total=len(sets), unit="set", desc="fewer leads") as bar:
         for name, leads in sets.items():

@@ -268,12 +268,13 @@ def _load_parquet(path: str | Path) -> Table:
 
 
 def take_rows(table: Table, chosen: np.ndarray) -> Table:
-    """The rows of a table that a mask [m] chooses; beat tokens do not come with them."""
+    """The rows of a table that a mask [m] or indices choose; beat tokens do not come with them."""
+    chosen = np.arange(len(table.record_id))[chosen]
     columns = {name: getattr(table, name)[chosen] for name in ("record_id", "patient_id", "split", "embedding")}
     return replace(
         table,
         **columns,
-        labels=[row for row, taken in zip(table.labels, chosen, strict=True) if taken],
+        labels=[table.labels[i] for i in chosen],
         window=None if table.window is None else table.window[chosen],
         extra={name: values[chosen] for name, values in table.extra.items()},
         tokens=None,

@@ -10,7 +10,7 @@ from lvcg_jax import results
 from lvcg_jax.probe_tables import points
 from lvcg_jax.published import PUBLISHED, in_order, published_for
 from lvcg_jax.report_scores import probe_section
-from lvcg_jax.results_page import MEDIAN, MODEL, RANDOM, section_text, write_section
+from lvcg_jax.results_page import CONTROLS, MODEL, RANDOM, section_text, write_section
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,12 @@ def test_page_holds_the_numbers_of_the_json(page):
             assert [result["task"], model, *expected] in rows
             checked += len(cells)
         for gap in result["differences"]:
-            if gap["control"] in (RANDOM, MEDIAN):
+            if gap["control"] in CONTROLS:
                 row = next(r for r in rows if r[:2] == [result["task"], f"{MODEL} - {gap['control']}"])
                 assert points(gap["difference"], gap["low"], gap["high"], "+") in row
         always = [points(c["f1_always_yes"]) for c in result["cells"] if c["model"] == MODEL]
         assert [result["task"], "always yes", *always] in rows
-    assert checked == 2 * 6 * 3  # tasks, models (with three parts), fractions
+    assert checked == 2 * 7 * 3  # tasks, models (with three parts), fractions
     random = next(cell for cell in document["results"][0]["cells"] if cell["model"] == RANDOM)
     html = probe_section(work / "results-smoke.json")  # of lvcg_jax.report
     assert html.count("<svg") == 2 and document["command"] in unescape(html) and RANDOM in html
@@ -94,7 +94,7 @@ def test_section_marks_are_guarded(tmp_path):
 
 def document(gaps, corpus="ptbxl", score=0.8):
     """A smallest document: one task, all labels."""
-    models = [MODEL, f"{MODEL}: rhythm only", RANDOM, MEDIAN]
+    models = [MODEL, f"{MODEL}: rhythm only", *CONTROLS]
     cell = {"fraction": 1.0, "macro_auroc": score, "low": 0.7, "high": 0.9, "macro_f1": None, "f1_always_yes": None}
     cells = [cell | {"model": model, "per_class": {}} for model in models]
     names = ("difference", "low", "high")
@@ -111,14 +111,14 @@ def document(gaps, corpus="ptbxl", score=0.8):
 
 
 def test_what_is_not_won_is_told_from_the_numbers():
-    text = section_text(document([(-0.01, -0.02, 0.01), (0.02, -0.01, 0.05), (-0.03, -0.04, -0.02)]))
+    text = section_text(document([(-0.01, -0.02, 0.01), (0.02, -0.01, 0.05), (0.1, 0.05, 0.2), (-0.03, -0.04, -0.02)]))
     assert "rhythm alone scores 1.0 points more than the whole embedding" in text
     assert "ahead of random weights by 2.0 points only, not clear of zero [-1.0, +5.0]" in text
     assert "median beat is ahead by 3.0 points [-4.0, -2.0]." in text
     assert "super: below HeartLang (published, another test set) by 7.5 points at 100%." in text
     assert "super: below LVCG, rebuilt" in text and "super: below random weights, rebuilt" not in text
-    won = section_text(document([(0.1, 0.05, 0.2)] * 3, corpus="mine"))
-    assert "clearly ahead of both controls" in won and "HeartLang" not in won
+    won = section_text(document([(0.1, 0.05, 0.2)] * 4, corpus="mine"))
+    assert "clearly ahead of all controls" in won and "HeartLang" not in won
 
 
 def test_published_figures_are_points_of_known_tasks():
