@@ -127,7 +127,7 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     figures.draw_vcg_loops(out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND)
 
     view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
-    network = NetworkLeads(Embedder.load(run), {"lvcg": "predicted"}, rows=1)
+    network = NetworkLeads(Embedder.load(run), {"lvcg": "both"}, rows=1)
     (stitched,) = network.predict([view])["lvcg"]
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
     overlay = np.where(hidden, to_mv(stitched, example), np.nan)

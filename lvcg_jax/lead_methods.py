@@ -1,7 +1,8 @@
 """Ways to derive all twelve leads of a record from some of them, behind one small interface (LeadMethod).
 
-    lvcg            the trained model, decoded from the temporal module's tokens: what its objective trains
-    lvcg_encoded    the same, decoded from the encoder's own tokens
+    lvcg            the trained model, from the temporal module's tokens and from the encoder's own, mixed 2 to 1
+    lvcg_predicted  from the temporal module's tokens alone: what its objective trains
+    lvcg_encoded    from the encoder's own tokens alone
     geometry:paper  lift and project with the paper's lead directions, no network, on the normalised leads
     geometry:dower  the same with Dower's coefficients, in mV, the unit that they were measured in
     regression      least squares on the visible leads, fitted on training records, on the normalised leads
@@ -32,7 +33,7 @@ from lvcg_jax.windows import pack
 
 SLOTS, ROWS = 512, 64  # beats and records of every batch of a network: one shape, one compilation
 RIDGE = 1e-6  # of the visible leads' mean power: only so that leads which say the same can be solved for
-SOURCES = {"lvcg": "predicted", "lvcg_encoded": "encoded"}
+SOURCES = {"lvcg": "both", "lvcg_predicted": "predicted", "lvcg_encoded": "encoded"}
 NO_NETWORK = ("geometry:paper", "geometry:dower", "regression", "regression:mV", "copy", "zero")
 METHODS = (*SOURCES, *NO_NETWORK)
 

@@ -60,7 +60,7 @@ class ProjectedLeads:
     def __init__(self, model: LVCG, lift: np.ndarray, projections: dict[str, np.ndarray]):
         self.projections, self.units = projections, {name: "z" for name in projections}
         axes = np.eye(*lift.shape)  # its first three leads are then the heart vector itself
-        self._network = NetworkLeads(move(model, lift, axes), {"vcg": "predicted"})
+        self._network = NetworkLeads(move(model, lift, axes), {"vcg": "both"})
 
     def fit(self, windows: Iterable[dict]) -> None:
         """Nothing to learn: it was trained."""

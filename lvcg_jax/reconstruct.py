@@ -165,7 +165,7 @@ def other_run(text: str, splits: Sequence[str], entries: Sequence[Entry]) -> tup
     )
     kind = f"normalise='{model.preprocess.normalise}', {geometry} geometry, on its own shards{sizes}"
     note = f"{name}: {model.checkpoint}, {kind}."
-    return Source([NetworkLeads(model, {name: "predicted"})], {e.key: e for e in list_entries(sets)}), note
+    return Source([NetworkLeads(model, {name: "both"})], {e.key: e for e in list_entries(sets)}), note
 
 
 def drop_absent(view: View, sources: Sequence[Source]) -> None:

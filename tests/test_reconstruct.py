@@ -17,7 +17,7 @@ from data_prep.wfdb_files import read_wfdb_record
 from lvcg_jax import lead_scores, reconstruct
 from lvcg_jax.beat_errors import BeatErrors, beat_error_table
 from lvcg_jax.geometry import lead_matrix
-from lvcg_jax.lead_methods import METHODS, NO_NETWORK, make_methods, regression_matrix, signal_of
+from lvcg_jax.lead_methods import METHODS, NO_NETWORK, SOURCES, make_methods, regression_matrix, signal_of
 from lvcg_jax.lead_views import Source, Windows, derive_rows, drawn_view, fixed_view, list_entries, score_rows
 from lvcg_jax.report_scores import reconstruction_section
 from lvcg_jax.windows import record_batch
@@ -122,7 +122,7 @@ def test_the_network_gives_the_same_leads_alone_and_in_a_batch(model, methods, e
     for i, window in ((0, windows[0]), (4, windows[4])):
         names = ("beats", "length", "complete", "lead_mask", "uid")
         batch = record_batch(*(window[name] for name in names), capacity=model.max_beats)
-        for name, source in (("lvcg", "predicted"), ("lvcg_encoded", "encoded")):
+        for name, source in SOURCES.items():
             shown = np.array([[THREE]], np.int32)
             options = {"source": source, "method": "reconstruct"}
             beats = model.model.apply(model.variables, batch, shown, model.max_beats, **options)
