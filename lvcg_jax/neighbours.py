@@ -33,7 +33,7 @@ def check_reference(table: Table, checkpoint: str, preprocess_hash: str, path: s
 
 
 def nearest(table: Table, embedding: np.ndarray, record_id: str, k: int = 10) -> Neighbours:
-    """The k most similar records of a table to an embedding [d]; the record itself, by name or path, is left out."""
+    """The k records of a table that are most like an embedding [d]; the record itself, by name or path, is left out."""
     x = np.asarray(table.embedding, np.float64)
     mean, spread = x.mean(0), x.std(0)
     spread = np.where(spread > 1e-9, spread, 1.0)

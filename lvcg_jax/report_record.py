@@ -22,7 +22,7 @@ from lvcg_jax import morphology, neighbours, report_map, svg_ecg, vcg, vcg_page
 from lvcg_jax.derive_record import Derived, compare, derive, learn
 from lvcg_jax.geometry import describe_view, lead_matrix
 from lvcg_jax.inference import LVCG, Embedding
-from lvcg_jax.lead_methods import NetworkLeads
+from lvcg_jax.lead_methods import make_methods
 from lvcg_jax.report_page import NOT_FOR_DIAGNOSIS, contents, document, facts, figure, grid, keys, markdown, note
 from lvcg_jax.report_page import section as page_section
 from lvcg_jax.report_page import table as html_table
@@ -103,7 +103,7 @@ def open_study(options: Options, reference: Table | None) -> Study:
         notes = [f"Seconds {options.start:g} to {min(options.start + SECONDS, seconds):g} of {seconds:.0f}."]
     derived, words = None, ""
     if len(visible) < len(LEADS):
-        methods = [NetworkLeads(model, {"lvcg": "predicted"}, model.max_beats, 1)]
+        methods = make_methods(("lvcg",), model, model.model.eps, model.max_beats, 1)
         typical, words = _sizes(options, model, methods)
         derived, more = derive(record, visible, model.preprocess, methods, typical)
         notes += [*more, *describe_view(model.directions, derived.recorded | derived.computed, model.model.eps)]

@@ -233,7 +233,7 @@ def curve_chart(curve: dict[str, list[tuple[float, float]]], title: str, y_label
 def overlay_section(options: Options, config) -> str:
     """A few validation records: what was recorded, and the leads that the model derives from three of them."""
     from lvcg_jax.inference import LVCG  # late: only this part runs the model
-    from lvcg_jax.lead_methods import NetworkLeads
+    from lvcg_jax.lead_methods import make_methods
 
     model, data = LVCG.load(options.run), data_of(options, config)
     splits = read_metadata(data)["splits"]
@@ -242,7 +242,8 @@ def overlay_section(options: Options, config) -> str:
     shards.require_preprocess(model.preprocess)
     entries = spread_entries(shards, options.records)
     view = fixed_view(entries, VISIBLE, model.directions, model.model.eps)
-    source = Source([NetworkLeads(model, {"lvcg": "predicted"}, model.max_beats * len(entries), len(entries))])
+    size = (model.max_beats * len(entries), len(entries))
+    source = Source(make_methods(("lvcg",), model, model.model.eps, *size))
     drawn = []
     for row, truth, derived in derive_rows([source], view.rows):
         hidden = mask_leads(row.hidden)

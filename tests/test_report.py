@@ -271,8 +271,7 @@ def test_neighbours_are_other_records_and_alike():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 8)).astype(np.float32)
     x[7] = 2 * x[3] - x.mean(0)  # nearly the direction of 3, from the middle
-    ids = np.array([f"r{i}" for i in range(40)])
-    ids[4] = "folder/r3"  # another window of the record in question
+    ids = np.array([f"r{i}" if i != 4 else "folder/r3" for i in range(40)])  # 4: the record in question once more
     labels = [{"task": ["yes"] if i in (7, 8) else []} for i in range(40)]
     table = Table(ids, ids, np.full(40, "train"), labels, x)
     found = nearest(table, x[3], "r3", k=5)
