@@ -221,6 +221,8 @@ def report(table: dict[tuple[str, str], np.ndarray], hearts: Hearts, visible: np
     lines = [
         "# Lead directions against measured Frank leads",
         "",
+        "`python -m lvcg_jax.geometry_report --raw=PTB`",
+        "",
         f"{len(hearts.patients)} patients of PTB: first record, first {SECONDS:g} s, {RATE:g} Hz,"
         f" {BAND[0]:g}-{BAND[1]:g} Hz, lift eps {EPS:g}. Medians over patients (MSE and MAE: means) with 95% bootstrap"
         " intervals over patients. R2 pools the leads and samples of a record. `fit` (leads on Frank), `fit12` (from"
