@@ -200,11 +200,12 @@ def final_validation(variant: Variant, seeds: int, out: Path) -> list[dict | Non
 def to_text(document: dict) -> str:
     """The tables, from the numbers alone."""
     variants, results = document["variants"], document["results"]
-    budget = f"{document['steps']} steps of {document['batch_size']} records, {document['seeds']} trainings each"
+    many = f"{document['seeds']} training{'s' * (document['seeds'] > 1)}"
+    budget = f"{document['steps']} steps of {document['batch_size']} records, {many} of each"
     lines = [
         f"{document['corpus']}, {budget}; `{BASE}` is {document['base']}. Test macro AUROC x 100 with 95% bootstrap"
-        f" intervals over patients, ridge probe, mean of {document['seeds']} trainings and {document['probe_seeds']}"
-        " label subsets.",
+        f" intervals over patients, ridge probe, mean over {many} and {document['probe_seeds']} label"
+        f" subset{'s' * (document['probe_seeds'] > 1)}.",
         "",
     ]
     rows = []

@@ -96,7 +96,7 @@ def test_table_has_every_variant_with_its_seeds_and_the_controls(done, shards_di
     assert list(trained) == ["base", "no_temporal"]
     assert all(row["step"] == 2 for v in trained.values() for row in v["validation"])
     assert "model.dynamics: learned -> none" in trained["no_temporal"]["change"]
-    assert "smoke" in text and "2 steps of 8 records, 2 trainings each" in text
+    assert "smoke" in text and "2 steps of 8 records, 2 trainings of each" in text
     page = (folder / "page.md").read_text()
     assert "python -m lvcg_jax.ablate" in page and text.strip() in page
     assert str(folder) not in page and str(shards_dir.parent) not in page

@@ -54,15 +54,18 @@ def test_accumulated_gradients_equal_one_batch(smoke, tmp_path):
 
 
 def test_other_choices_of_the_config_train_too(smoke, tmp_path):
-    """Moving average, rhythm loss, learnable Dower geometry, mean reduction, constant rate, padded slots, bf16."""
+    """Moving average, rhythm loss, learnable Dower geometry, mean reduction, constant rate, padded slots, bf16; and of
+    the published code: the anchor term, its GRU, norms of the embedding, decay of everything."""
     smoke.optim.ema_decay, smoke.loss.lambda_rhythm, smoke.loss.reduction = 0.9, 1.0, "mean"
     smoke.geometry.learnable, smoke.geometry.matrix, smoke.geometry.max_gain = True, "dower", 10.0
     smoke.optim.schedule, smoke.data.pack, smoke.model.dtype = "constant", False, "bfloat16"
+    smoke.loss.lambda_base, smoke.optim.decay, smoke.model.embedding_norm = 1.0, "all", True
+    smoke.model.dynamics, smoke.model.dynamics_layers, smoke.model.padding = "zero", 2, "counted"
     smoke.train.steps = 4
     train_and_evaluate(smoke, tmp_path)
     rows = read_metrics(tmp_path)
     assert all(np.isfinite(list(row.values())[2:]).all() for row in rows)
-    assert "rhythm" in rows[0]
+    assert {"rhythm", "base"} <= rows[0].keys()
 
 
 def test_non_finite_loss_names_the_step_and_the_record(smoke, tmp_path, monkeypatch, shards_dir):
