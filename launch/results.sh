@@ -25,3 +25,4 @@ for file in "$run"/eval/trained-*.npz; do
 done
 flags=(--checkpoint="$run" --data="$first" --limit=800 --embeddings="$embeddings")
 "$python" -m lvcg_jax.robustness "${flags[@]}" --out="$figures/robustness" --page="$page"
+mv "$figures"/robustness/{robustness.json,table.md} "$run"/  # only its pictures belong to the page
