@@ -4,8 +4,9 @@
     python -m lvcg_jax.ablate ... --only=ecg_space,no_temporal --data=vcg_peaks:SHARDS_WITH_VCG_PEAKS
 
 Every variant is the base config with one change of configs/ablations.py, trained for --steps with each of --seeds
-seeds (0, 1, ...) on the same batches of records, warmed up for a tenth of the steps at most. Its last checkpoint embeds
-the data set, and a ridge probe reads out every task. Beside them: the base with random weights, and the median beat.
+seeds (0, 1, ...) on the same batches of records, warmed up for a tenth of the steps at most. Its last checkpoint
+embeds the data set, and a ridge probe reads out every task. Beside them: the base with random weights, and the median
+beat.
 A variant that changes the preprocessing (vcg_peaks, record_norm) needs shards of its own: --data=NAME:SHARDS. Without
 them, or if it fails, its row of the table says why; the row of missing shards gives the command that builds them.
 
@@ -21,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
@@ -151,7 +151,6 @@ def variant_tables(variant: Variant, seeds: int, out: Path, drop_checkpoints: bo
         make = lambda config=config, run=run: train_and_embed(config, variant.data, run, drop_checkpoints)  # noqa: E731
         tables.append(cached_table(out / "embeddings", f"{variant.name}-seed{seed}", key, make))
         done()
-    jax.clear_caches()  # the next variant is another program
     return tables
 
 

@@ -64,12 +64,23 @@ ABLATIONS |= {{f.__name__: f for f in (broken, as_it_is, no_fit)}}
 """
 
 
+SMALL = f"""
+from lvcg_jax.config import read_config_file
+def get_config():
+    c = read_config_file("{CONFIG}:smoke")
+    c.model.norm, c.model.stage_features, c.model.stage_blocks = "layer", (8,), (1,)  # quick to compile
+    return c
+"""
+
+
 @pytest.fixture(scope="module")
 def done(shards_dir, tmp_path_factory):
     """The command once: the base and one ablation trained, five that cannot be."""
     folder = tmp_path_factory.mktemp("ablations")
     (folder / "own.py").write_text(OWN)
-    flags = [f"--base={CONFIG}:smoke", f"--data={shards_dir}", "--steps=2", "--seeds=2", f"--out={folder / 'out'}"]
+    (folder / "small.py").write_text(SMALL)
+    flags = [f"--base={folder / 'small.py'}", f"--data={shards_dir}", "--steps=2", "--seeds=2"]
+    flags += [f"--out={folder / 'out'}"]
     flags += [f"--ablations={folder / 'own.py'}", "--only=no_temporal,record_norm,vcg_peaks,broken,as_it_is,no_fit"]
     flags += [
         "--fractions=1",
@@ -96,7 +107,7 @@ def test_table_has_every_variant_with_its_seeds_and_the_controls(done, shards_di
     assert list(trained) == ["base", "no_temporal"]
     assert all(row["step"] == 2 for v in trained.values() for row in v["validation"])
     assert "model.dynamics: learned -> none" in trained["no_temporal"]["change"]
-    assert "smoke" in text and "2 steps of 8 records, 2 trainings of each" in text
+    assert "`base` is `small.py`" in text and "2 steps of 8 records, 2 trainings of each" in text
     page = (folder / "page.md").read_text()
     assert "python -m lvcg_jax.ablate" in page and text.strip() in page
     assert str(folder) not in page and str(shards_dir.parent) not in page
