@@ -16,7 +16,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from data_prep import shards
 from data_prep.assemble import PARTS, Job, Shard
 from data_prep.errors import InputError, run_command
 from data_prep.leads import LEADS, canonical
+from data_prep.memory import peak_memory
 from data_prep.preprocess import Preprocess
 from data_prep.readers import Corpus, RecordRef, open_corpus
 from data_prep.shard_build import build_shard
@@ -117,7 +117,7 @@ def _worker(corpus: Corpus, refs: list[RecordRef], folder: Path, number: int, ba
     barrier.wait()
     before = time.perf_counter()
     cpu = build_once(corpus, folder, number, shard)
-    queue.put((time.perf_counter() - before, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+    queue.put((time.perf_counter() - before, cpu, peak_memory()))
 
 
 def measure_workers(corpus: Corpus, refs: list[RecordRef], folder: Path, workers: int) -> tuple[float, float, float]:

@@ -1,7 +1,6 @@
 """Timing compiled programs: calls that take turns, what compiling took, how much memory was needed."""
 
 import contextlib
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import jax
 
+from data_prep.memory import peak_memory
 from data_prep.progress import progress_bar
 
 
@@ -24,28 +24,23 @@ def take_turns(calls: dict[str, Callable[[], object]], repeats: int, name: str =
     return seconds
 
 
-def reset_memory_mark() -> None:
+def reset_peak_memory() -> None:
     """Starts a new high-water mark of this process's memory, where the system allows it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-
-
-def memory_mark() -> float:
-    """The high-water mark, GiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 class Program:
     """A jitted function compiled for its arguments, with what compiling took."""
 
     def __init__(self, function, *arguments):
-        reset_memory_mark()
+        reset_peak_memory()
         before = time.perf_counter()
         self.compiled = function.lower(*arguments).compile()
         self.compile_seconds = time.perf_counter() - before
         self.arguments = arguments
         jax.block_until_ready(self())
-        self.process_memory = memory_mark()
+        self.process_memory = peak_memory()
 
     def __call__(self):
         return self.compiled(*self.arguments)

@@ -18,6 +18,13 @@ from commands import get_config  # noqa: E402
 
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
 
+SLOWEST = ("test_resume.py", "test_real_training.py", "test_train.py", "test_ablate.py", "test_report.py")
+
+
+def pytest_collection_modifyitems(items):
+    """The files that take minutes come first, so that two processes end at about the same time."""
+    items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
+
 
 @pytest.fixture(scope="session")
 def raw_corpus(tmp_path_factory):
