@@ -6,4 +6,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 bash launch/find_chromium.sh || true  # it says what is missing; only the tests of the HTML reports fail without it
 "$python" -m ruff check .
 "$python" -m ruff format --check .
-exec "$python" -m pytest --numprocesses=2 --dist=loadfile "$@"
+exec "$python" -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "$@"
