@@ -32,6 +32,12 @@ def next_states(
     return tuple(following)
 
 
+def over_beats(step: type[nn.Module], unroll: int) -> Callable[..., nn.Module]:
+    """A module of one step (state, inputs [b,...]) as one over all beats [b,n,...] that share its weights."""
+    shared = {"variable_broadcast": "params", "split_rngs": {"params": False}}
+    return nn.scan(step, in_axes=1, out_axes=1, unroll=unroll, **shared)
+
+
 class _Step(nn.Module):
     """One beat of the scan: read the prediction off the state, then move the state if another beat follows."""
 
@@ -69,14 +75,6 @@ class TemporalModule(nn.Module):
         """
         state = nn.Dense(self.layers * self.state_dim, name="start")(tokens[:, 0])
         moves = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1)  # does a valid beat follow?
-        scan = nn.scan(
-            _Step,
-            variable_broadcast="params",
-            split_rngs={"params": False},
-            in_axes=1,
-            out_axes=1,
-            unroll=self.unroll,
-        )
-        step = scan(self.token_dim, self.state_dim, self.dropout, name="step")
+        step = over_beats(_Step, self.unroll)(self.token_dim, self.state_dim, self.dropout, name="step")
         states, predicted = step(tuple(jnp.split(state, self.layers, axis=-1)), (moves, seeds))
         return predicted, states[-1]

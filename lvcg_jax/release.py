@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lvcg_jax.dynamics import next_states
+from lvcg_jax.dynamics import next_states, over_beats
 from lvcg_jax.layers import Conv1D, torch_uniform
 from lvcg_jax.masking import beat_owner, masked_sum, to_packed, to_records
 
@@ -88,19 +88,12 @@ class OpenLoopGRU(nn.Module):
 
         The last state is zero where fewer than three slots are run over.
         """
-        scan = nn.scan(
-            _OpenStep,
-            variable_broadcast="params",
-            split_rngs={"params": False},
-            in_axes=1,
-            out_axes=1,
-            unroll=self.unroll,
-        )
         first, anchor = tokens[:, :ANCHOR], tokens[:, ANCHOR]
         zero = (jnp.zeros_like(anchor),) * self.layers
         later = slice(ANCHOR + 1, None)
         inputs = (mask[:, later], None if seeds is None else seeds[:, later])
-        (states, _), predicted = scan(self.state_dim, self.dropout, name="step")((zero, anchor), inputs)
+        step = over_beats(_OpenStep, self.unroll)(self.state_dim, self.dropout, name="step")
+        (states, _), predicted = step((zero, anchor), inputs)
         return jnp.concatenate([first, anchor[:, None], predicted], axis=1), states[-1]
 
 
