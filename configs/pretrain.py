@@ -50,6 +50,7 @@ def paper() -> ConfigDict:
     c.geometry.eps = 1e-4  # Tikhonov coefficient of the lift
     c.geometry.learnable = False
     c.geometry.num_visible = 3  # K, visible leads of a training view
+    c.geometry.most_visible = config_dict.placeholder(int)  # K from num_visible to this, every number as often
     c.geometry.identifiable_only = True  # open in the paper: draw only subsets that span R^3
     c.geometry.max_gain = config_dict.placeholder(float)  # bound on the lift's largest singular value
 
@@ -68,6 +69,7 @@ def paper() -> ConfigDict:
     c.model.decoder_width = 5
     c.model.decoder_passes = "one"  # decoder calls of a step; 'apart': anchor beat, slots 1.. and slot 0 each alone
     c.model.dynamics = "learned"  # start and read-out of the GRU; 'zero' state and none; 'none': encoder tokens
+    c.model.dynamics_input = "predicted"  # what the GRU reads at each beat: its own token, or the 'encoded' one
     c.model.dynamics_layers = 1  # open; dropout between layers
     c.model.unroll = "record"  # over a record's own beats; 'batch': over as many as the longest of the batch has
     c.model.stitch = False  # the ECG term on beats; True: on whole records, with zeros at beat boundaries
@@ -79,7 +81,7 @@ def paper() -> ConfigDict:
     c.model.rhythm_unit = "seconds"  # of the R-R statistics; or 'samples'
     c.model.rhythm_steps = "seconds"  # successive differences; 'relative': as shares of the mean interval
     c.model.rhythm_positions = 0  # open: slots with a learned vector each
-    c.model.structure = "mean"  # of all tokens; 'anchor': the token of slot 1
+    c.model.structure = "mean"  # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/pooling.py
     c.model.embedding_norm = False  # layer norm of each part of the embedding
     c.model.norm = "batch"  # open: 'batch' over valid beats, or 'layer'
     c.model.padding = "ignored"  # 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU
@@ -93,7 +95,9 @@ def paper() -> ConfigDict:
     c.loss.lambda_vcg = 1.0
     c.loss.lambda_temp = 0.1
     c.loss.lambda_rhythm = 0.0  # 0: the rhythm encoder is a fixed seeded projection, as the printed objective implies
+    c.loss.lambda_view = 0.0  # tokens of the visible leads must be those of all leads
     c.loss.lambda_base = 0.0  # the beat of slot 1 once more
+    c.loss.ecg_source = "predicted"  # tokens that hidden leads are decoded from; 'both': the encoder's own too
     c.loss.vcg_source = "encoded"  # tokens that L_vcg decodes: the encoder's own, or 'predicted'
     c.loss.reduction = "sum"  # over elements, as printed; or 'mean'; 'mixed': see lvcg_jax/losses.py
     c.loss.huber_delta = 1.0
@@ -125,6 +129,7 @@ def paper() -> ConfigDict:
 
     c.train = ConfigDict()
     c.train.steps = 500_000
+    c.train.start_from = ""  # a run whose weights this one starts with
     c.train.log_every = 50
     c.train.validate_every = 5_000
     c.train.validate_records = 2_048

@@ -70,7 +70,9 @@ def main(argv: list[str] | None = None) -> int:
     print("4/5  linear probes on the test patients")
     first = next(iter(tables.values()))
     features = {name: align_features(first, table, name) for name, table in tables.items()}
-    results = [probe_task(features, first, task, fractions=(0.01, 0.1, 1.0), seeds=3) for task in first.tasks]
+    parts = {name: list(table.parts.values()) for name, table in tables.items()}
+    options = {"fractions": (0.01, 0.1, 1.0), "seeds": 3, "parts": parts}
+    results = [probe_task(features, first, task, **options) for task in first.tasks]
     (out / "probe.json").write_text(json.dumps(results, indent=1) + "\n")
     (out / "probe.md").write_text(format_results(results, per_class=True))
 

@@ -10,7 +10,7 @@ checkpoint  how long a save keeps the training loop waiting
 Train and embed run on one batch: of 101 drawn from --data (or made up with PTB-XL's beat counts and random beats), the
 one with the median share of padding. `share_of_peak` is of the matrix product that takes turns with them
 (`peak_gflop_per_second`), so that a slow spell of the machine hits both; FLOPs are those of valid beats
-(lvcg_jax/flops.py). `seconds` is the median of the repeats after a first call that is not counted; `compile_seconds` is
+(lvcg_jax/flops.py). `seconds` is the median over the turns of a call that follows its like; `compile_seconds` is
 what a compilation cache, if one is set, leaves of compiling; `process_memory_gib` is the high-water mark of the process
 from compiling to the end of the first call, and `program_memory_gib` what the compiled program itself asks for. With
 --baseline the plain modules (lvcg_jax/plain.py), padded to the largest number of beats, take turns with ours.

@@ -4,12 +4,15 @@ import json
 import runpy
 from pathlib import Path
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from data_prep.errors import InputError
+from data_prep.leads import LEADS
 from data_prep.preprocess import Preprocess
 from lvcg_jax.geometry import GEOMETRIES, lead_matrix, training_subsets
 from lvcg_jax.model import LVCG
+from lvcg_jax.pooling import check_statistics
 
 # Fields that may change when a run is resumed: they do not touch what is computed.
 FREE_FIELDS = (
@@ -27,10 +30,12 @@ FREE_FIELDS = (
 
 # Fields that runs from before they existed lack, and the values that those runs had: the paper's.
 LATER_FIELDS = {
+    "geometry.most_visible": None,
     "model.space": "vcg",
     "model.token_scope": "beat",
     "model.decoder_passes": "one",
     "model.dynamics": "learned",
+    "model.dynamics_input": "predicted",
     "model.dynamics_layers": 1,
     "model.unroll": "record",
     "model.rhythm_unit": "seconds",
@@ -41,9 +46,12 @@ LATER_FIELDS = {
     "model.stitch": False,
     "model.refine": 0,
     "model.padding": "ignored",
+    "loss.ecg_source": "predicted",
     "loss.vcg_source": "encoded",
     "loss.lambda_base": 0.0,
+    "loss.lambda_view": 0.0,
     "optim.decay": "kernels",
+    "train.start_from": "",
 }
 
 # The words that a field may be.
@@ -52,14 +60,15 @@ CHOICES = {
     "model.token_scope": ("beat", "axis"),
     "model.decoder_passes": ("one", "apart"),
     "model.dynamics": ("learned", "zero", "none"),
+    "model.dynamics_input": ("predicted", "encoded"),
     "model.unroll": ("record", "batch"),
     "model.rhythm_intervals": ("complete", "all"),
     "model.rhythm_unit": ("seconds", "samples"),
     "model.rhythm_steps": ("seconds", "relative"),
-    "model.structure": ("mean", "anchor"),
     "model.norm": ("batch", "layer"),
     "model.padding": ("ignored", "counted"),
     "loss.reduction": ("sum", "mean", "mixed"),
+    "loss.ecg_source": ("predicted", "both"),
     "loss.vcg_source": ("encoded", "predicted"),
     "optim.decay": ("kernels", "all"),
     "optim.schedule": ("cosine", "constant"),
@@ -86,7 +95,9 @@ def make_model(config: ConfigDict) -> LVCG:
         num_samples=round(config.preprocess.seconds * config.preprocess.rate),
         rate=config.preprocess.rate,
         rhythm_head=config.loss.lambda_rhythm > 0,
+        ecg_source=config.loss.ecg_source,
         vcg_source=config.loss.vcg_source,
+        view_term=config.loss.lambda_view > 0,
         anchor_term=config.loss.lambda_base > 0,
         **config.model.to_dict(),
     )
@@ -98,7 +109,12 @@ def check_choices(config: ConfigDict) -> None:
     for name, choices in CHOICES.items():
         if fields[name] not in choices:
             raise InputError(f"{name} is '{fields[name]}': choose {', '.join(choices[:-1])} or {choices[-1]}")
-    model = config.model
+    model, loss = config.model, config.loss
+    check_statistics(model.structure)
+    if model.dynamics_input == "encoded" and model.dynamics != "learned":
+        raise InputError("model.dynamics_input='encoded' needs model.dynamics='learned'")
+    if loss.ecg_source == "both" and (loss.vcg_source != "encoded" or model.stitch):
+        raise InputError("loss.ecg_source='both' needs loss.vcg_source='encoded' and no model.stitch")
     if model.dynamics != "learned" and model.state_dim != model.token_dim:
         sizes = f"state_dim {model.state_dim} and token_dim {model.token_dim}"
         raise InputError(f"model.dynamics='{model.dynamics}' has no read-out: {sizes} must be the same")
@@ -117,7 +133,12 @@ def make_subsets(config: ConfigDict):
     """Lead bit masks that training views are drawn from."""
     geometry = config.geometry
     matrix = lead_matrix(as_geometry(geometry.matrix))
-    return training_subsets(matrix, geometry.num_visible, geometry.eps, geometry.identifiable_only, geometry.max_gain)
+    most = geometry.most_visible or geometry.num_visible
+    if not 1 <= geometry.num_visible <= most <= len(LEADS):
+        raise InputError(f"geometry: {geometry.num_visible} to {most} visible leads: give 1 to {len(LEADS)}")
+    limits = (geometry.eps, geometry.identifiable_only, geometry.max_gain)
+    sizes = range(geometry.num_visible, most + 1)
+    return np.concatenate([training_subsets(matrix, size, *limits) for size in sizes])
 
 
 def make_preprocess(config: ConfigDict) -> Preprocess:

@@ -2,7 +2,8 @@
 
     h_1 = Linear(z_1);   z^_n = W_o h_n;   h_{n+1} = GRU(z^_n, h_n)
 
-The state freezes after a record's last valid beat, so nothing depends on padding or on batch mates.
+Or it reads the encoder's tokens, h_{n+1} = GRU(z_n, h_n): then the last state has seen every beat, and each prediction
+the beats before it. The state freezes after a record's last valid beat, so nothing depends on padding or batch mates.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ def over_beats(step: type[nn.Module], unroll: int) -> Callable[..., nn.Module]:
 
 
 class _Step(nn.Module):
-    """One beat of the scan: read the prediction off the state, then move the state if another beat follows."""
+    """One beat of the scan: read the prediction off the state, then move the state if it is to move."""
 
     token_dim: int
     state_dim: int
@@ -47,12 +48,13 @@ class _Step(nn.Module):
 
     @nn.compact
     def __call__(self, states: tuple[jax.Array, ...], inputs) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        moves, seeds = inputs
+        moves, tokens, seeds = inputs
         predicted = nn.Dense(self.token_dim, name="readout")(states[-1])
         names = ["gru", *(f"gru{k}" for k in range(1, len(states)))]
         modules = [nn.GRUCell(self.state_dim, name=name) for name in names]
         cells = [lambda state, x, module=module: module(state, x)[0] for module in modules]
-        following = next_states(cells, states, predicted, seeds, self.dropout)
+        read = predicted if tokens is None else tokens
+        following = next_states(cells, states, read, seeds, self.dropout)
         return tuple(jnp.where(moves[:, None], new, old) for new, old in zip(following, states, strict=True)), predicted
 
 
@@ -64,6 +66,7 @@ class TemporalModule(nn.Module):
     unroll: int = 1
     layers: int = 1
     dropout: float = 0.0  # between layers
+    reads: str = "predicted"  # or the 'encoded' tokens
 
     @nn.compact
     def __call__(
@@ -74,7 +77,10 @@ class TemporalModule(nn.Module):
         Dropout seeds [b,n] mean training mode.
         """
         state = nn.Dense(self.layers * self.state_dim, name="start")(tokens[:, 0])
-        moves = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1)  # does a valid beat follow?
+        if self.reads == "encoded":
+            moves, read = mask, tokens
+        else:  # does a valid beat follow?
+            moves, read = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1), None
         step = over_beats(_Step, self.unroll)(self.token_dim, self.state_dim, self.dropout, name="step")
-        states, predicted = step(tuple(jnp.split(state, self.layers, axis=-1)), (moves, seeds))
+        states, predicted = step(tuple(jnp.split(state, self.layers, axis=-1)), (moves, read, seeds))
         return predicted, states[-1]

@@ -29,6 +29,7 @@ from lvcg_jax.data import BatchMaker, train_batches
 from lvcg_jax.geometry import lead_matrix, lift_matrix, subset_facts
 from lvcg_jax.model import LVCG as Network
 from lvcg_jax.model import PARTS
+from lvcg_jax.pooling import pooled_size
 from lvcg_jax.state import create_state, make_optimizer
 from lvcg_jax.table import beat_weighted_mean
 from lvcg_jax.views import draw_views
@@ -144,7 +145,8 @@ class LVCG:
     @property
     def part_sizes(self) -> dict[str, int]:
         """Names and sizes of the parts of the embedding, in order."""
-        return dict(zip(PARTS, (self.model.token_dim, self.model.state_dim, self.model.rhythm_dim), strict=True))
+        structure = pooled_size(self.model.token_dim, self.model.structure)
+        return dict(zip(PARTS, (structure, self.model.state_dim, self.model.rhythm_dim), strict=True))
 
     @property
     def directions(self) -> np.ndarray:

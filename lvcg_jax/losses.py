@@ -1,6 +1,7 @@
 """The objective, one function a term. Each gives one value a record [g,r]; the mean over records is the loss.
 
-    L = L_ecg + lambda_vcg L_vcg + lambda_temp L_temp + lambda_rhythm L_rhythm + lambda_base L_base
+    L = L_ecg + lambda_vcg L_vcg + lambda_temp L_temp
+        + lambda_rhythm L_rhythm + lambda_base L_base + lambda_view L_view
 
 A term is a SUM over its elements ('sum', as printed in the paper) or a mean over them ('mean'). 'mixed' is what the
 published code does: sums over the batch, divided by its hidden samples (ECG), beats (VCG) or transitions (tokens).
@@ -16,7 +17,7 @@ from lvcg_jax.release import ANCHOR, record_error, restored_records
 from lvcg_jax.rhythm import log_rr_ratio, rr_statistics
 from lvcg_jax.views import visible_leads
 
-TERMS = ("ecg", "vcg", "temp", "rhythm", "base")
+TERMS = ("ecg", "vcg", "temp", "rhythm", "base", "view")
 
 
 def _per_record(per_beat: jax.Array, batch, mask: jax.Array) -> jax.Array:
@@ -41,6 +42,7 @@ def _reduce(total: jax.Array, count: jax.Array, size: int, mask: jax.Array, redu
 def ecg_terms(outputs, batch, visible: jax.Array, reduction: str) -> tuple[jax.Array, jax.Array]:
     """Squared error on the hidden leads of the record, and their own power (the error of predicting zero): [g,r] each.
 
+    If the leads were decoded from the encoder's tokens too, the mean of the two errors.
     A beat's P samples stand for `length` samples of the record, so weighting by length / P gives the error over the
     full-length record without stitching.
     """
@@ -48,7 +50,8 @@ def ecg_terms(outputs, batch, visible: jax.Array, reduction: str) -> tuple[jax.A
     hidden = visible_leads(batch["lead_mask"] & ~visible)  # [g,r,12]
     target = to_beats(hidden, outputs["row"])[..., None]  # [g,m,12,1]
     weight = batch["length"].astype(jnp.float32) / beats.shape[-1]
-    error = (jnp.where(target, outputs["ecg"] - beats, 0.0) ** 2).sum((-1, -2)) * weight
+    decoded = [outputs[name] for name in ("ecg", "ecg_encoded") if name in outputs]
+    error = sum((jnp.where(target, y - beats, 0.0) ** 2).sum((-1, -2)) for y in decoded) * weight / len(decoded)
     power = (jnp.where(target, beats, 0.0) ** 2).sum((-1, -2)) * weight
     count = hidden.sum(-1) * _per_record(batch["length"].astype(jnp.float32), batch, outputs["mask"])
     mask = outputs["mask"]
@@ -99,6 +102,16 @@ def temporal_term(outputs, reduction: str, delta: float) -> jax.Array:
     return _reduce(masked_sum(wrong, both, (-1, -2)), both.sum((-1, -2)), real.shape[-1], mask, reduction)
 
 
+def view_term(outputs, reduction: str) -> jax.Array:
+    """Squared distance of the tokens from those of all leads (fixed), in units of the latter's mean variance: [g,r]."""
+    tokens, whole, mask = outputs["tokens"], outputs["whole_tokens"], outputs["mask"]
+    everywhere, each = (0, 1, 2), mask[..., None]
+    spread = whole - masked_mean(whole, each, everywhere)
+    variance = masked_mean(spread * spread, each, everywhere).mean()
+    wrong = (tokens - whole) ** 2 / jnp.maximum(variance, 1e-6)
+    return _reduce(masked_sum(wrong, each, (-1, -2)), mask.sum(-1), whole.shape[-1], mask, reduction)
+
+
 def rhythm_term(outputs, shape: tuple[int, int], reduction: str) -> jax.Array:
     """Squared error on the hidden log R-R ratios and on the R-R statistics, read back from e_rhythm: [g,r]."""
     rr, mask, hidden = outputs["rr"], outputs["rr_mask"], outputs["rr_hidden"]
@@ -121,6 +134,9 @@ def loss_terms(outputs: Mapping, batch: Mapping, visible: jax.Array, config) -> 
     if "vcg_anchor" in outputs:
         terms["base"] = base_term(outputs, batch, config.reduction)
         loss = loss + config.lambda_base * terms["base"]
+    if "whole_tokens" in outputs:
+        terms["view"] = view_term(outputs, config.reduction)
+        loss = loss + config.lambda_view * terms["view"]
     return {"loss": loss, **terms, "ecg_power": ecg_power, "vcg_power": vcg_power}
 
 

@@ -21,7 +21,8 @@ from lvcg_jax.decoder import SEED_LENGTH, BeatDecoder
 from lvcg_jax.dynamics import TemporalModule
 from lvcg_jax.geometry import lead_matrix, lift_table
 from lvcg_jax.layers import mix_bits
-from lvcg_jax.masking import beat_mask, beat_owner, masked_mean, to_beats, to_packed, to_records
+from lvcg_jax.masking import beat_mask, beat_owner, to_beats, to_packed, to_records
+from lvcg_jax.pooling import pool_tokens
 from lvcg_jax.resnet1d import BeatEncoder
 from lvcg_jax.rhythm import RhythmEncoder, RhythmHead
 from lvcg_jax.views import record_keys, visible_leads
@@ -81,6 +82,7 @@ class LVCG(nn.Module):
     decoder_width: int
     decoder_passes: str
     dynamics: str
+    dynamics_input: str
     dynamics_layers: int
     unroll: str
     rhythm_hidden: int
@@ -95,8 +97,10 @@ class LVCG(nn.Module):
     embedding_norm: bool
     stitch: bool
     refine: int
+    ecg_source: str
     vcg_source: str
     anchor_term: bool
+    view_term: bool
     norm: str
     padding: str
     dropout: float
@@ -124,7 +128,7 @@ class LVCG(nn.Module):
         )
         sizes = {"layers": self.dynamics_layers, "dropout": self.dropout, "unroll": self.scan_unroll}
         if self.dynamics == "learned":
-            self.temporal = TemporalModule(self.token_dim, self.state_dim, **sizes)
+            self.temporal = TemporalModule(self.token_dim, self.state_dim, reads=self.dynamics_input, **sizes)
         elif self.dynamics == "zero":
             self.temporal = release.OpenLoopGRU(self.state_dim, **sizes)
         self.decoder = BeatDecoder(
@@ -298,6 +302,11 @@ class LVCG(nn.Module):
             "vcg": vcg, "vcg_decoded": own,
         }  # fmt: skip
         outputs["record_ecg" if self.stitch else "ecg"] = self._leads(predicted, batch, max_beats)
+        if self.ecg_source == "both":
+            outputs["ecg_encoded"] = self._leads(self._own(decoded["encoded"], x), batch, max_beats)
+        if self.view_term:
+            whole = self._encode(batch, batch["lead_mask"], None, max_beats)["tokens"]
+            outputs["whole_tokens"] = jax.lax.stop_gradient(whole)
         if self.anchor_term:
             outputs["vcg_anchor"] = decoded["anchor"]
         if self.dynamics == "zero":
@@ -318,9 +327,8 @@ class LVCG(nn.Module):
     def _parts(self, x: dict[str, Any], rr: jax.Array, rr_mask: jax.Array) -> dict[str, jax.Array]:
         """The parts of the embedding, each [g,r,.]."""
         tokens, mask = x["tokens"], x["mask"]
-        anchored = self.structure == "anchor"
         parts = {
-            "structure": tokens[:, :, release.ANCHOR] if anchored else masked_mean(tokens, mask[..., None], 2),
+            "structure": pool_tokens(tokens, mask, self.structure),
             "dynamics": x["state"],
             "rhythm": _split(self.rhythm(rr, rr_mask), *mask.shape[:2]),
         }

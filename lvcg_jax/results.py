@@ -68,10 +68,12 @@ def probe_all(tables: dict[str, list[Table]], tasks: list[str], seeds: int) -> t
     """Results of every task with protocol `ridge`, and of the first task with all labels with the other protocols."""
     first = tables[MODEL][0]
     features = {MODEL: first.embedding} | part_features(first, MODEL)
+    parts = {name: list(several[0].parts.values()) for name, several in tables.items()}
     for name in CONTROLS:
         features[name] = [align_features(first, table, name) for table in tables[name]]
     bar = progress_bar(tasks, unit="task")
-    results = [probe_task(features, first, task, fractions=FRACTIONS, seeds=seeds, progress=True) for task in bar]
+    options = {"fractions": FRACTIONS, "seeds": seeds, "parts": parts, "progress": True}
+    results = [probe_task(features, first, task, **options) for task in bar]
     main = {name: features[name] for name in (MODEL, MEDIAN)}
     options = {"fractions": (1.0,), "seeds": OTHER_SEEDS, "progress": True}
     return results, [probe_task(main, first, tasks[0], protocol=other, **options) for other in OTHER_PROTOCOLS]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.struct
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import optax
@@ -90,3 +91,26 @@ def create_state(config, model, tx, batch, max_beats: int, seed) -> TrainState:
         opt_state=tx.init(params),
         ema_params=jax.tree.map(jnp.copy, params) if config.optim.ema_decay else {},
     )
+
+
+def take_weights(state: TrainState, variables) -> tuple[TrainState, list[str]]:
+    """The state with these parameters and norm statistics where names and shapes agree, and the names that do not."""
+    new = []
+
+    def take(path, mine, given):
+        name = tuple(key.key for key in path)
+        if name in given and given[name].shape == mine.shape:
+            return jnp.asarray(given[name], mine.dtype)
+        new.append("/".join(name))
+        return mine
+
+    def merge(mine, given):
+        given = flax.traverse_util.flatten_dict(given)
+        return jax.tree.map_with_path(lambda path, x: take(path, x, given), mine)
+
+    params = merge(state.params, variables["params"])
+    if len(new) == len(jax.tree.leaves(params)):
+        raise InputError("train.start_from: no parameter of that run has the name and shape of one of this config")
+    batch_stats = merge(state.batch_stats, variables.get("batch_stats", {}))
+    ema = jax.tree.map(jnp.copy, params) if state.ema_params else {}
+    return state.replace(params=params, batch_stats=batch_stats, ema_params=ema), new

@@ -25,8 +25,9 @@ from lvcg_jax.config import as_geometry, make_model, make_preprocess, make_subse
 from lvcg_jax.data import BatchMaker, batch_numbers, ordered_batches, train_batches
 from lvcg_jax.metrics_log import MetricsLog
 from lvcg_jax.sharding import local_groups, make_mesh, put_batch, state_sharding
-from lvcg_jax.state import create_state, make_optimizer
+from lvcg_jax.state import TrainState, create_state, make_optimizer, take_weights
 from lvcg_jax.steps import make_train_step, make_validation_step, summarise_validation
+from lvcg_jax.table import list_some
 
 _CONFIG = config_flags.DEFINE_config_file(
     "config", help_string="Config file, e.g. configs/pretrain.py or configs/pretrain.py:demo.", lock_config=True
@@ -113,6 +114,16 @@ def check_finite(losses: np.ndarray, step: int, shards: ShardSet, config: Config
     )
 
 
+def start_from(run: str, state: TrainState, shardings) -> TrainState:
+    """A fresh state with the weights of another run, or of packaged weights, wherever names and shapes agree."""
+    from lvcg_jax.inference import LVCG
+
+    given = LVCG.load(run)
+    state, new = take_weights(state, given.variables)
+    say(f"starting with the weights of {given.checkpoint}" + (f"; new are {list_some(new)}" if new else ""))
+    return jax.device_put(state, shardings)
+
+
 def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is in workdir."""
     workdir = Path(workdir)
@@ -142,6 +153,8 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     restored = checkpoints.restore_latest(placed)
     if restored is None:
         state, start = jax.jit(init, out_shardings=shardings)(config.seed), 0
+        if config.train.start_from:
+            state = start_from(config.train.start_from, state, shardings)
     else:
         state, position = restored
         batches.set_state(position)

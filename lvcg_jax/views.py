@@ -22,16 +22,20 @@ def record_keys(key: jax.Array, uid: jax.Array) -> jax.Array:
 def draw_views(
     key: jax.Array, uid: jax.Array, available: jax.Array, subsets: np.ndarray, num_visible: int
 ) -> jax.Array:
-    """Visible lead bit mask of each record [...], uniform over the `subsets` [s] that its available leads allow.
+    """Visible lead bit mask of each record [...], from the `subsets` [s] that its available leads allow.
+
+    Uniform if all have the same number of leads; else every number comes as often, if all leads are there.
 
     A record whose leads allow none of them shows `num_visible` random leads of those it has, or all if it has fewer.
     """
+    size = np.bitwise_count(np.asarray(subsets))
+    rivals = jnp.asarray(np.bincount(size)[size], jnp.float32)  # [s] subsets of the same size
     subsets = jnp.asarray(subsets, jnp.int32)
 
     def draw(record_key, leads):
         subset_key, lead_key = jax.random.split(record_key)
         allowed = (subsets & ~leads) == 0
-        score = jnp.where(allowed, jax.random.uniform(subset_key, subsets.shape), -1.0)
+        score = jnp.where(allowed, rivals * jnp.log(jax.random.uniform(subset_key, subsets.shape)), -jnp.inf)
         has = (leads & _BITS) != 0
         ticket = jnp.where(has, jax.random.uniform(lead_key, (len(LEADS),)), -1.0)
         chosen = has & (ticket >= jnp.sort(ticket)[-num_visible])

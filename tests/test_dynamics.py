@@ -42,6 +42,21 @@ def test_states_are_those_of_a_plain_loop(params):
             state, _ = cell.apply({"params": step["gru"]}, state, token)
 
 
+def test_reading_the_encoders_tokens_is_a_plain_loop_over_all_of_them(params):
+    """Predictions know the beats before, the last state knows every beat and nothing of padding."""
+    tokens = _tokens(slots=8)
+    module = TemporalModule(token_dim=5, state_dim=7, reads="encoded")
+    predicted, last = module.apply({"params": params}, tokens, beat_mask(COUNTS, 8))
+    cell, step = nn.GRUCell(7), params["step"]
+    for b, count in enumerate(COUNTS):
+        state = tokens[b, 0] @ params["start"]["kernel"] + params["start"]["bias"]
+        for n in range(count):
+            token = state @ step["readout"]["kernel"] + step["readout"]["bias"]
+            np.testing.assert_allclose(predicted[b, n], token, atol=1e-5)
+            state, _ = cell.apply({"params": step["gru"]}, state, tokens[b, n])
+        np.testing.assert_allclose(last[b], state, atol=1e-5)
+
+
 def test_padding_changes_nothing_bit_for_bit(params):
     mask = np.asarray(beat_mask(COUNTS, 6))
     predicted, last = _run(params, _tokens(), mask)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,10 @@ from lvcg_jax.config import CHOICES, LATER_FIELDS, flatten, load_config, make_mo
 from lvcg_jax.layers import gelu
 from lvcg_jax.losses import loss_terms
 from lvcg_jax.masking import beat_mask
+from lvcg_jax.pooling import pool_tokens, pooled_size
 from lvcg_jax.rhythm import RhythmEncoder, rr_statistics
 from lvcg_jax.state import decay_mask, make_optimizer, make_schedule
+from lvcg_jax.views import draw_views
 
 COUNTS, SLOTS = (4, 2, 5, 3), 20
 RECORDS = random_records(COUNTS, 16)
@@ -31,6 +34,8 @@ KEY = jax.random.key(0)
 OTHERS = [(name, value) for name in LATER_FIELDS for value in CHOICES.get(name, ()) if value != LATER_FIELDS[name]]
 OTHERS += [("model.dynamics_layers", 2), ("model.rhythm_positions", SLOTS), ("model.refine", 4)]
 OTHERS += [("model.embedding_norm", True), ("model.stitch", True), ("loss.lambda_base", 1.0)]
+OTHERS += [("model.structure", "anchor"), ("model.structure", "mean+std"), ("loss.lambda_view", 1.0)]
+OTHERS += [("geometry.most_visible", 6), ("train.start_from", "runs/other")]
 
 
 def changed(**fields):
@@ -65,6 +70,15 @@ def test_a_word_that_a_field_cannot_be_is_refused():
     for name in CHOICES:
         with pytest.raises(InputError, match=f"{name} is 'nonsense': choose"):
             make_model(changed(**{name.replace(".", "__"): "nonsense"}))
+    for structure in ("median", "mean+mean", ""):
+        with pytest.raises(InputError, match=f"model.structure is '{re.escape(structure)}': choose from mean, std"):
+            make_model(changed(model__structure=structure))
+    with pytest.raises(InputError, match="dynamics_input='encoded' needs"):
+        make_model(changed(model__dynamics="zero", model__dynamics_input="encoded"))
+    with pytest.raises(InputError, match="ecg_source='both' needs"):
+        make_model(changed(loss__vcg_source="predicted", loss__ecg_source="both"))
+    with pytest.raises(InputError, match="4 to 3 visible leads"):
+        make_subsets(changed(geometry__num_visible=4, geometry__most_visible=3))
     with pytest.raises(InputError, match="no read-out"):
         make_model(changed(model__dynamics="zero", model__state_dim=24))
     with pytest.raises(InputError, match="rhythm_positions"):
@@ -96,6 +110,15 @@ def test_each_field_alone_fits_the_papers_others(name, value):
 
 def test_views_are_drawn_from_all_subsets_in_release():
     assert [len(make_subsets(get_config(name))) for name in ("paper", "release")] == [199, 220]
+
+
+def test_views_of_several_sizes_are_drawn_as_often():
+    subsets = make_subsets(changed(geometry__num_visible=3, geometry__most_visible=6))
+    sizes = np.bitwise_count(subsets)
+    assert set(sizes) == {3, 4, 5, 6} and (sizes == 6).sum() > 4 * (sizes == 3).sum()
+    uid = np.arange(4000, dtype=np.uint32)
+    drawn = np.bitwise_count(np.asarray(draw_views(KEY, uid, np.full(4000, 0xFFF, np.int32), subsets, 3)))
+    np.testing.assert_allclose(np.bincount(drawn, minlength=7)[3:], 1000, atol=110)  # 4 standard deviations
 
 
 # ---- temporal module (D6, D7)
@@ -167,6 +190,68 @@ def test_structure_part_and_its_norm(structure, norm):
             scale = variables["params"]["norm_structure"]
             expected = (expected - expected.mean()) / np.sqrt(expected.var() + 1e-5) * scale["scale"] + scale["bias"]
         np.testing.assert_allclose(parts["structure"][0, r], expected, atol=1e-5)
+
+
+def test_pooled_statistics_are_those_of_the_valid_beats():
+    rng, counts = np.random.default_rng(0), np.array([5, 2, 1, 0])
+    tokens, mask = rng.normal(size=(4, 6, 3)).astype(np.float32), np.asarray(beat_mask(counts, 6))
+    pooled = np.asarray(pool_tokens(tokens, mask, "mean+std+steps+max+min"))
+    assert pooled.shape == (4, pooled_size(3, "mean+std+steps+max+min"))
+    for row, beats, n in zip(pooled, tokens, counts, strict=True):
+        beats = beats[:n] if n else np.zeros((1, 3))
+        steps = np.diff(beats, axis=0) if n > 1 else np.zeros((1, 3))
+        expected = [beats.mean(0), beats.std(0), np.sqrt((steps**2).mean(0)), beats.max(0), beats.min(0)]
+        np.testing.assert_allclose(row, np.concatenate(expected), atol=1e-5)
+
+
+# ---- objective: ours
+
+
+def test_hidden_leads_decoded_from_both_kinds_of_tokens_share_the_term():
+    config = changed(loss__ecg_source="both")
+    model = make_model(config)
+    variables = random_variables(model, BATCH, SLOTS)
+    outputs = dict(model.apply(variables, BATCH, VISIBLE, None, SLOTS))
+    encoded = outputs.pop("ecg_encoded")
+    expected = model.apply(variables, BATCH, VISIBLE, SLOTS, "encoded", method="reconstruct")
+    np.testing.assert_allclose(encoded, expected, atol=1e-5)
+    predicted_term = loss_terms(outputs, BATCH, VISIBLE, config.loss)["ecg"]
+    encoded_term = loss_terms(outputs | {"ecg": encoded}, BATCH, VISIBLE, config.loss)["ecg"]
+    both = loss_terms(outputs | {"ecg_encoded": encoded}, BATCH, VISIBLE, config.loss)["ecg"]
+    np.testing.assert_allclose(both, (predicted_term + encoded_term) / 2, rtol=1e-5)
+    assert np.abs(predicted_term - encoded_term).min() > 1e-3
+
+
+@pytest.mark.parametrize("source", ["predicted", "both"])
+def test_hidden_leads_train_the_tokens_of_all_beats_only_if_decoded_from_them(source):
+    """The GRU reads slot 0 alone, so the printed objective's hidden leads say nothing to the other beats' tokens."""
+    config = changed(loss__ecg_source=source)
+    model = make_model(config)
+    variables = random_variables(model, BATCH, SLOTS)
+
+    def ecg_loss(beats):  # of record 0, as a function of the visible leads that reach the encoder
+        batch = BATCH | {"beats": beats}
+        outputs = model.apply(variables, batch, VISIBLE, None, SLOTS)
+        return loss_terms(outputs, BATCH, VISIBLE, config.loss)["ecg"][0, 0]
+
+    gradient = jax.grad(ecg_loss)(BATCH["beats"].astype(np.float32))
+    reached = [bool(np.abs(gradient[0, slot]).max() > 0) for slot in range(COUNTS[0])]
+    assert reached == ([True] * 4 if source == "both" else [True, False, False, False])
+
+
+def test_view_term_is_zero_for_all_leads_and_moves_only_the_view():
+    config = changed(loss__lambda_view=1.0)
+    model = make_model(config)
+    variables = random_variables(model, BATCH, SLOTS)
+
+    def term(variables, visible):
+        outputs = model.apply(variables, BATCH, visible, None, SLOTS)
+        return loss_terms(outputs, BATCH, visible, config.loss)["view"]
+
+    np.testing.assert_allclose(term(variables, BATCH["lead_mask"]), 0.0, atol=1e-6)
+    assert term(variables, VISIBLE).min() > 1e-3
+    gradient = jax.grad(lambda v: term(v, BATCH["lead_mask"]).sum())(variables)
+    np.testing.assert_allclose(jax.tree.leaves(jax.tree.map(lambda x: np.abs(x).max(), gradient)), 0.0, atol=1e-6)
 
 
 # ---- rhythm encoder (D12)

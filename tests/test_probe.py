@@ -14,7 +14,7 @@ from data_prep.errors import InputError
 from lvcg_jax import metrics
 from lvcg_jax import probe as probing
 from lvcg_jax.label_subsets import ensure_splits, join_labels, label_subsets
-from lvcg_jax.logistic import STRENGTHS, fit_ridge
+from lvcg_jax.logistic import STRENGTHS, fit_ridge, part_weights
 from lvcg_jax.table import Table, align_features, load_table, save_table
 
 CLASSES = ["AF", "MI", "NORM"]
@@ -89,6 +89,24 @@ def test_more_features_than_rows_are_solved_too():
     standard = (x - x[:60].mean(0)) / x[:60].std(0)
     reference = LogisticRegression(C=1 / (60 * 0.1), tol=1e-8, max_iter=1000).fit(standard[:60], labels[:60, 0])
     np.testing.assert_allclose(score(x)[:, 0], reference.decision_function(standard), atol=0.02)
+
+
+def test_a_large_useless_part_does_not_drown_the_others_where_rows_are_few():
+    rng = np.random.default_rng(5)
+    signal = rng.normal(size=(1200, 20)).astype(np.float32)
+    labels = signal[:, :3] + 0.5 * rng.normal(size=(1200, 3)) > 0
+    x = np.concatenate([signal, rng.normal(size=(1200, 200))], 1).astype(np.float32)
+    train, val, test = slice(0, 80), slice(80, 600), slice(600, 1200)
+
+    def value(parts):
+        score, _ = fit_ridge(x[train], labels[train], x[val], labels[val], 0, STRENGTHS, parts)
+        return metrics.macro_auroc(labels[test], score(x[test]))[0]
+
+    assert value([20, 200]) > value(None) + 0.03
+    assert len(part_weights([20, 200], 80)) == 3 and len(part_weights([20, 200, 5], 80)) == 7
+    assert len(part_weights([20, 200], 880)) == len(part_weights([220], 80)) == 1  # many rows; one part
+    with pytest.raises(InputError, match=r"parts of \[20, 20\] are not the 220 features"):
+        probing.linear_fits({"x": x}, 1200, "ridge", parts={"x": [20, 20]})
 
 
 def test_signal_is_found_and_noise_scores_a_half():

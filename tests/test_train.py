@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from commands import CONFIG, assert_one_line_error, get_config, run, train_arguments
@@ -10,10 +11,12 @@ from commands import CONFIG, assert_one_line_error, get_config, run, train_argum
 from data_prep.errors import InputError
 from data_prep.preprocess import Preprocess
 from data_prep.shards import ShardSet
+from lvcg_jax import LVCG
 from lvcg_jax.checkpoint import Checkpoints
 from lvcg_jax.config import flatten, load_config, make_preprocess
 from lvcg_jax.data import batch_numbers
 from lvcg_jax.metrics_log import read_metrics
+from lvcg_jax.state import TrainState, take_weights
 from lvcg_jax.train import train_and_evaluate
 
 
@@ -66,6 +69,30 @@ def test_other_choices_of_the_config_train_too(smoke, tmp_path):
     rows = read_metrics(tmp_path)
     assert all(np.isfinite(list(row.values())[2:]).all() for row in rows)
     assert {"rhythm", "base"} <= rows[0].keys()
+
+
+def test_our_own_choices_train_from_the_weights_of_another_run(smoke, tmp_path, trained_run, model, capfd):
+    """A start from weights, views of three to six leads, a GRU that reads all beats, terms on all tokens."""
+    smoke.train.start_from, smoke.optim.learning_rate, smoke.optim.ema_decay = str(trained_run), 0.0, 0.9
+    smoke.geometry.most_visible, smoke.model.dynamics_input, smoke.model.structure = 6, "encoded", "mean+std"
+    smoke.loss.ecg_source, smoke.loss.lambda_view, smoke.loss.lambda_rhythm = "both", 1.0, 1.0
+    smoke.train.steps = 2
+    train_and_evaluate(smoke, tmp_path / "run")
+    assert f"weights of {model.checkpoint}; new are head/" in capfd.readouterr().err
+    rows = read_metrics(tmp_path / "run")
+    assert all(np.isfinite(list(row.values())[2:]).all() for row in rows) and rows[0]["view"] > 0
+    kept = LVCG.load(tmp_path / "run")
+    assert kept.part_sizes == {"structure": 32, "dynamics": 16, "rhythm": 8}
+    for name, group in model.variables["params"].items():  # the rate is zero
+        jax.tree.map(np.testing.assert_array_equal, kept.variables["params"][name], group)
+
+
+def test_weights_that_fit_nowhere_are_refused(smoke, tmp_path, trained_run):
+    smoke.train.start_from = str(trained_run / "nowhere")
+    with pytest.raises(InputError, match="nowhere"):
+        train_and_evaluate(smoke, tmp_path / "run")
+    with pytest.raises(InputError, match="no parameter of that run"):
+        take_weights(TrainState(0, 0, {"a": np.zeros(3)}, {}, {}, {}), {"params": {"a": np.zeros(4)}})
 
 
 def test_non_finite_loss_names_the_step_and_the_record(smoke, tmp_path, monkeypatch, shards_dir):
