@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import jax
 import numpy as np
@@ -83,8 +84,9 @@ def test_our_own_choices_train_from_the_weights_of_another_run(smoke, tmp_path, 
     assert all(np.isfinite(list(row.values())[2:]).all() for row in rows) and rows[0]["view"] > 0
     kept = LVCG.load(tmp_path / "run")
     assert kept.part_sizes == {"structure": 32, "dynamics": 16, "rhythm": 8}
-    for name, group in model.variables["params"].items():  # the rate is zero
-        jax.tree.map(np.testing.assert_array_equal, kept.variables["params"][name], group)
+    same = partial(np.testing.assert_allclose, rtol=1e-6)  # the rate is zero, the moving average rounds
+    for name, group in model.variables["params"].items():
+        jax.tree.map(same, kept.variables["params"][name], group)
 
 
 def test_weights_that_fit_nowhere_are_refused(smoke, tmp_path, trained_run):
