@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from data_prep.errors import InputError
+from data_prep.whole_file import write_whole
 from lvcg_jax.probe_tables import (
     CLASS_COLUMNS,
     F1_TITLE,
@@ -43,10 +44,7 @@ def write_section(path: str | Path, name: str, text: str) -> None:
         page = head + block + rest.split(end, 1)[1]
     else:
         page = f"{page.rstrip()}\n\n{block}\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, page)
 
 
 def section_text(document: dict) -> str:

@@ -8,9 +8,8 @@ the embedding. An npz has `embedding` [m,d] with `part_names` and `part_sizes`, 
 Axis letters: m row, d feature, w window.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from data_prep.errors import InputError
+from data_prep.whole_file import cannot_write, whole_file
 from lvcg_jax.windows import lead_names
 
 ENDINGS = (".npz", ".parquet")
@@ -133,24 +133,11 @@ def check_ending(path: str | Path) -> str:
 def save_table(path: str | Path, table: Table) -> None:
     """Writes the file that `load_table` reads, whole or not at all; the same table gives the same bytes."""
     suffix = check_ending(path)
-    with _whole_file(Path(path)) as file:
-        _save_npz(file, table) if suffix == ".npz" else _save_parquet(file, table)
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets its name when it is finished."""
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            yield file
-        temporary.replace(path)
+        with whole_file(path) as temporary, open(temporary, "wb") as file:
+            _save_npz(file, table) if suffix == ".npz" else _save_parquet(file, table)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}); give another --out") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from None
 
 
 def _save_npz(file: BinaryIO, table: Table) -> None:
