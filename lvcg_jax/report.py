@@ -12,7 +12,6 @@ heart vector to turn by hand, signal quality, and the nearest neighbours in a re
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from absl import logging
@@ -83,20 +82,13 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def command_words(argv: list[str]) -> str:
-    """The command for the captions; of absolute paths only the last name is shown."""
-    words = []
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        words.append(flag + equals + (Path(value).name if value.startswith("/") else value))
-    return " ".join(["python -m lvcg_jax.report", *words])
-
-
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
-    command = command_words(sys.argv[1:] if argv is None else argv)
     logging.set_verbosity(logging.ERROR)
     from lvcg_jax.embed import check_place
+    from lvcg_jax.results_page import command_line
+
+    command = command_line("lvcg_jax.report", argv)
 
     out = args.out or (args.run / "report.html" if args.run else Path(f"{Path(args.record).stem}-report.html"))
     if args.run is None or args.run.is_dir():

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from absl import logging
+from ml_collections import ConfigDict
 
 from data_prep.errors import InputError, run_command
 from data_prep.progress import progress_bar
@@ -33,12 +34,17 @@ FRACTIONS = (0.01, 0.1, 1.0)
 OTHER_PROTOCOLS, OTHER_SEEDS = ("paper", "release"), 3  # whose agreement with 'ridge' is shown
 
 
+def random_weights_key(config: ConfigDict) -> str:
+    """All of a config that its random weights depend on."""
+    same = {k: v for k, v in flatten(config).items() if k.split(".")[0] in ("preprocess", "geometry", "model")}
+    return json.dumps(same, sort_keys=True)
+
+
 def embed_all(run: Path, data: Path, work: Path, random_seeds: int) -> dict[str, list[Table]]:
     """Tables of the trained model, of random weights and of median beats; each is computed once and kept in `work`."""
     digest = file_sha256(data / METADATA_FILE)  # names the shards' checksums and the preprocessing
     config, trained = load_config(run / "config.json"), Embedder.load(run)
-    same = {k: v for k, v in flatten(config).items() if k.split(".")[0] in ("preprocess", "geometry", "model")}
-    same = json.dumps(same, sort_keys=True)  # all that random weights depend on
+    same = random_weights_key(config)
     train = ShardSet(data, "train")
     tables = {MODEL: [], RANDOM: [], RAW: [], MEDIAN: []}
     tables[MODEL].append(

@@ -1,5 +1,8 @@
 """The text of the results page, made from the numbers of lvcg_jax/results.py and from nothing else."""
 
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.errors import InputError
@@ -27,6 +30,13 @@ Linear probes of frozen embeddings: test macro AUROC x 100, beside the same mode
 without any learning (median beat, PCA and R-R statistics). Each section is written by the command it shows, from the
 numbers alone, the list of what did not win included.
 """
+
+
+def command_line(module: str, argv: Sequence[str] | None) -> str:
+    """The command as it was given (None: to this process), for a page; of absolute paths only the last name is told."""
+    words = sys.argv[1:] if argv is None else argv
+    shown = [re.sub(r"(?<=[=:])/[^=:]*", lambda path: Path(path[0]).name, word) for word in words]
+    return " ".join([f"python -m {module}", *shown])
 
 
 def write_section(path: str | Path, name: str, text: str) -> None:

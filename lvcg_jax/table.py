@@ -48,6 +48,12 @@ class Table:
         return [f"{record}{window}" for record, window in zip(self.record_id, windows, strict=True)]
 
     @property
+    def part_columns(self) -> dict[str, slice]:
+        """Where the parts are in the embedding."""
+        ends = np.cumsum(list(self.parts.values())).tolist()
+        return {name: slice(end - size, end) for (name, size), end in zip(self.parts.items(), ends, strict=True)}
+
+    @property
     def tasks(self) -> dict[str, list[str]]:
         """Class names of each task: as declared in the file's `tasks` metadata (JSON), else those that occur."""
         found: dict[str, set[str]] = {}
@@ -172,11 +178,9 @@ def _save_parquet(file: BinaryIO, table: Table) -> None:
     tasks = sorted({task for row in table.labels for task in row})
     for task in tasks:
         columns[f"label_{task}"] = pa.array([row.get(task) for row in table.labels], pa.list_(pa.string()))
-    start = 0
-    for name, size in (table.parts or {"embedding": table.embedding.shape[1]}).items():
-        part = np.asarray(table.embedding[:, start : start + size], np.float32)
-        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), size)
-        start += size
+    for name, place in (table.part_columns or {"embedding": slice(None)}).items():
+        part = np.asarray(table.embedding[:, place], np.float32)
+        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), part.shape[1])
     header = {"tasks": tasks, "parts": table.parts, "metadata": {k: str(v) for k, v in table.metadata.items()}}
     pq.write_table(pa.table(columns).replace_schema_metadata({_HEADER: json.dumps(header)}), file)
 
@@ -266,6 +270,13 @@ def take_rows(table: Table, chosen: np.ndarray) -> Table:
         extra={name: values[chosen] for name, values in table.extra.items()},
         tokens=None,
     )
+
+
+def keep_test_rows(table: Table, keys: Sequence[str]) -> tuple[Table, np.ndarray]:
+    """The table with these of its test rows only, in this order and after all other rows, and their numbers [t]."""
+    row_of, others = {key: i for i, key in enumerate(table.keys)}, np.flatnonzero(table.split != "test")
+    test = np.array([row_of[key] for key in keys], int)
+    return take_rows(table, np.concatenate([others, test])), len(others) + np.arange(len(test))
 
 
 def align_features(table: Table, other: Table, name: str) -> np.ndarray:
