@@ -26,6 +26,7 @@ from data_prep.errors import InputError
 from data_prep.leads import LEADS
 from data_prep.preprocess import Preprocess
 from data_prep.readers import RecordRef
+from data_prep.whole_file import whole_file
 
 LEDGER_COLUMNS = (
     "record_id",
@@ -317,23 +318,15 @@ def write_file(out: Path, name: str, data: bytes) -> None:
 @contextlib.contextmanager
 def open_file(out: Path, name: str) -> Iterator[TextIO]:
     """A text file of the directory to write, which appears whole or not at all."""
-    temporary = out / PARTS / (Path(name).name + ".tmp")
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
+    with whole_file(out / name, out / PARTS) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, out / name)
 
 
 def write_shard(out: Path, file: str, records: Iterable[bytes]) -> None:
-    temporary = out / PARTS / (file + ".tmp")
-    with disk_full(out):
-        try:
-            shards.write_shard(temporary, records)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        os.replace(temporary, out / file)
+    with disk_full(out), whole_file(out / file, out / PARTS) as temporary:
+        shards.write_shard(temporary, records)
 
 
 def part(out: Path, shard: Shard) -> dict:

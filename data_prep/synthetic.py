@@ -11,7 +11,6 @@ import argparse
 import csv
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ from data_prep.dipole import (
 from data_prep.errors import InputError, run_command
 from data_prep.leads import LEADS
 from data_prep.progress import progress_bar
+from data_prep.whole_file import whole_file
 
 VERSION = 1
 MARKER = "synthetic.json"
@@ -172,11 +172,10 @@ def write_corpus(
             for task, names in info["labels"].items():
                 for name in names:
                     counts[task][name] += 1
-    with open(out / "labels.csv.tmp", "w", newline="", encoding="utf-8") as file:
+    with whole_file(out / "labels.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["record_id", "patient_id", "split", *TASKS], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(out / "labels.csv.tmp", out / "labels.csv")
     return counts
 
 

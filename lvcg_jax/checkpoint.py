@@ -36,7 +36,7 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
             )
         return
     if workdir.exists() and any(workdir.iterdir()):
-        known = {"data", "synthetic", "config.tmp"}
+        known = {"data", "synthetic", "config.json.tmp"}
         foreign = [p.name for p in workdir.iterdir() if p.name not in known]
         if foreign:
             some = ", ".join(sorted(foreign)[:3])

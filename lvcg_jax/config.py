@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from data_prep.errors import InputError
 from data_prep.leads import LEADS
 from data_prep.preprocess import Preprocess
+from data_prep.whole_file import write_whole
 from lvcg_jax.geometry import GEOMETRIES, lead_matrix, training_subsets
 from lvcg_jax.model import LVCG
 from lvcg_jax.pooling import check_statistics
@@ -158,10 +159,8 @@ def flatten(config: ConfigDict) -> dict[str, object]:
 
 
 def save_config(config: ConfigDict, path: Path) -> None:
-    """Writes the config as JSON, by a rename so that a killed process leaves no half file."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(json.loads(config.to_json()), indent=2, sort_keys=True) + "\n")
-    temporary.replace(path)
+    """Writes the config as JSON."""
+    write_whole(path, json.dumps(json.loads(config.to_json()), indent=2, sort_keys=True) + "\n")
 
 
 def load_config(path: Path) -> ConfigDict:

@@ -26,6 +26,7 @@ from data_prep.shards import ShardSet, read_metadata
 from lvcg_jax import __version__
 from lvcg_jax.config import load_config
 from lvcg_jax.inference import LVCG, join_parts
+from lvcg_jax.lead_views import list_entries
 from lvcg_jax.table import Table, check_ending, record_rows, save_table, window_table
 from lvcg_jax.windows import Failure, corpus_windows, shard_windows, show_only
 
@@ -34,18 +35,27 @@ Embedder = LVCG  # for code that also handles the network of model.py, which has
 
 
 def embed_dataset(
-    model: LVCG, data: str | Path, *, failures: list[Failure] | None = None, progress: bool = True, **options
+    model: LVCG,
+    data: str | Path,
+    *,
+    failures: list[Failure] | None = None,
+    progress: bool = True,
+    limit: int | None = None,
+    **options,
 ) -> Table:
     """The embedding table of all splits of a data set; options: leads, rows and tokens of `embed_table`.
 
-    What cannot be embedded goes to `failures`; without such a list it is an error.
+    What cannot be embedded goes to `failures`; without such a list it is an error. At most `limit` windows of each
+    split, drawn by patient as `list_entries` does.
     """
     metadata, found = read_metadata(data), [] if failures is None else failures
     sets = [ShardSet(data, split) for split in metadata["splits"]]
     for shards in sets:
         shards.require_preprocess(model.preprocess)
-    with progress_bar(total=sum(map(len, sets)), unit="rec", disable=not progress) as bar:
-        windows = itertools.chain.from_iterable(shard_windows(shards, bar.update) for shards in sets)
+    chosen = [range(len(s)) if limit is None else [e.index for e in list_entries([s], limit)] for s in sets]
+    with progress_bar(total=sum(map(len, chosen)), unit="rec", disable=not progress) as bar:
+        parts = zip(sets, chosen, strict=True)
+        windows = itertools.chain.from_iterable(shard_windows(shards, bar.update, numbers) for shards, numbers in parts)
         table = embed_table(model, windows, metadata["tasks"], found, **options)
     return table if failures is not None else _complete(table, found)
 

@@ -24,6 +24,7 @@ from jax import export
 
 from data_prep.errors import InputError, run_command
 from data_prep.leads import LEADS
+from data_prep.whole_file import write_whole
 from lvcg_jax.embed import Embedder
 from lvcg_jax.model import PARTS
 from lvcg_jax.model_card import model_card
@@ -120,20 +121,12 @@ def main(argv: list[str] | None = None) -> int:
     exported = export_embedder(embedder, platforms)
     data = bytes(exported.serialize())
     facts = describe(embedder, exported, data, out.name)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _write(out, data)
-    _write(out.with_suffix(".json"), (json.dumps(facts, indent=2) + "\n").encode())
-    _write(out.with_suffix(".md"), model_card(facts, embedder.config, Path(args.checkpoint)).encode())
+    write_whole(out, data)
+    write_whole(out.with_suffix(".json"), json.dumps(facts, indent=2) + "\n")
+    write_whole(out.with_suffix(".md"), model_card(facts, embedder.config, Path(args.checkpoint)))
     sizes = f"{len(data) / 2**20:.1f} MiB for {', '.join(platforms)}"
     print(f"{embedder.checkpoint}: {out} ({sizes}), {out.stem}.json and the model card {out.stem}.md")
     return 0
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes by a rename, so that a killed process leaves no half file."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
 
 
 if __name__ == "__main__":

@@ -278,7 +278,7 @@ def draw_probe(
     columns = min(4, len(results))
     rows = -(-len(results) // columns)
     height = rows * (0.55 + len(fractions) * (0.24 * len(models) + 0.16)) + 1.15
-    note = "Test macro AUROC, mean of label subsets (ticks); bars: 95% bootstrap over patients; grey: controls."
+    note = "Test macro AUROC, mean of label subsets (ticks); bars: 95% bootstrap over patients; grey: others."
     figure = _frame(max(7.0, 2.5 + 2.6 * columns), height, title, f"{note} {caption}".strip())
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     places = [(f, m) for f in fractions for m in models]

@@ -47,6 +47,16 @@ def task_of(table: Table, name: str) -> Task:
     return Task(name, classes, rows, labels, table.record_id[rows], table.patient_id[rows], table.split[rows])
 
 
+def choose_tasks(text: str, there: Sequence[str], data: str | Path) -> list[str]:
+    """The tasks of a flag ('all', or names with commas between), if the data set has them."""
+    tasks = list(there) if text == "all" else text.split(",")
+    wrong = [task for task in tasks if task not in there]
+    if wrong or not tasks:
+        named = f"no task {', '.join(wrong)} in {data}" if wrong else f"{data} has no labels"
+        raise InputError(f"{named}; tasks there: {', '.join(there) or 'none'}")
+    return tasks
+
+
 def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
     """The table with the labels of a user's CSV, and notes on what did not join.
 

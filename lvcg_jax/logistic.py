@@ -102,7 +102,7 @@ def _ridge_solve(z, y, variance, strength, w, most_steps=100):
     return solved
 
 
-def _mean_and_scale(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def mean_and_scale(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of features [m,d]; infinite for a constant one, so that it says nothing."""
     mean, scale = x.mean(0), x.std(0)
     return mean, np.where(scale > 1e-6 * (np.abs(x).max(0) + 1e-30), scale, np.inf)
@@ -122,7 +122,7 @@ def part_weights(parts: Sequence[int], rows: int) -> list[np.ndarray]:
 
 def fit_ridge(x, y, x_val, y_val, seed, strengths, parts=None):
     """(linear layer, chosen strength); features in `parts` of these sizes may be given weights by validation too."""
-    shift, scale = _mean_and_scale(x)
+    shift, scale = mean_and_scale(x)
     x, x_val = (((a - shift) / scale).astype(np.float32) for a in (x, x_val))
     best = (-1.0, None, None)
     for weight in part_weights(parts or [x.shape[1]], len(x)):
@@ -182,7 +182,7 @@ def _adam_epoch(params, state, x, y, order, row_weight):
 def fit_adam(x, y, x_val, y_val, seed, standardise, epochs, batch=256, patience=5):
     """(linear layer, epoch whose weights were kept), after at most `epochs`."""
     (m, d), rng = x.shape, np.random.default_rng(seed)
-    shift, scale = _mean_and_scale(x) if standardise else (np.zeros(d, np.float32), np.ones(d, np.float32))
+    shift, scale = mean_and_scale(x) if standardise else (np.zeros(d, np.float32), np.ones(d, np.float32))
     x, x_val = ((a - shift) / scale for a in (x, x_val))
     pad = _bucket(m) - m  # so that few shapes are compiled
     x, y = (np.pad(a.astype(np.float32), ((0, pad), (0, 0))) for a in (x, y))

@@ -11,6 +11,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from data_prep.errors import InputError
+from data_prep.whole_file import write_whole
 
 
 class MetricsLog:
@@ -22,9 +23,7 @@ class MetricsLog:
     def __init__(self, workdir: Path, resume_step: int):
         self.path = workdir / "metrics.jsonl"
         kept = [row for row in read_metrics(workdir) if row["step"] <= resume_step]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        temporary.replace(self.path)
+        write_whole(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self.path.open("a", buffering=1)
         (workdir / "tensorboard").mkdir(exist_ok=True)
         self._events = EventsWriter(str(workdir / "tensorboard" / "events"))

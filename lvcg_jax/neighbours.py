@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.errors import InputError
+from lvcg_jax.logistic import mean_and_scale
 from lvcg_jax.table import Table
 
 
@@ -32,14 +33,16 @@ def check_reference(table: Table, checkpoint: str, preprocess_hash: str, path: s
         raise InputError(f"{path} was made with another preprocessing ({table.metadata['preprocess_hash']})")
 
 
+def unit_rows(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Features [...,d] centred, scaled and of length one: a product of two is their cosine. Zeros stay zeros."""
+    x = (np.asarray(x, np.float64) - mean) / scale
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
 def nearest(table: Table, embedding: np.ndarray, record_id: str, k: int = 10) -> Neighbours:
     """The k records of a table that are most like an embedding [d]; the record itself, by name or path, is left out."""
-    x = np.asarray(table.embedding, np.float64)
-    mean, spread = x.mean(0), x.std(0)
-    spread = np.where(spread > 1e-9, spread, 1.0)
-    rows, one = (x - mean) / spread, (np.asarray(embedding, np.float64) - mean) / spread
-    sizes = np.linalg.norm(rows, axis=1) * np.linalg.norm(one)
-    similarity = rows @ one / np.maximum(sizes, 1e-12)
+    spread = mean_and_scale(table.embedding.astype(np.float64))
+    similarity = unit_rows(table.embedding, *spread) @ unit_rows(embedding, *spread)
     own = np.array([name == record_id or name.endswith(f"/{record_id}") for name in table.record_id.tolist()])
     order = np.argsort(-np.where(own, -np.inf, similarity), kind="stable")
     seen, kept = set(), []

@@ -161,20 +161,25 @@ class Predictions:
 
 def part_features(table: Table, name: str) -> dict[str, np.ndarray]:
     """{'NAME: structure only': [m,256], ...}: each part of an embedding alone."""
-    ends = np.cumsum(list(table.parts.values()))
-    return {
-        f"{name}: {part} only": table.embedding[:, end - size : end]
-        for (part, size), end in zip(table.parts.items(), ends, strict=True)
-    }
+    return {f"{name}: {part} only": table.embedding[:, columns] for part, columns in table.part_columns.items()}
 
 
-def _named(text: str, default: str | None = None) -> tuple[str, str]:
+def named_path(text: str, default: str | None = None) -> tuple[str, str]:
+    """'NAME=PATH', or with a default name 'PATH', as name and path."""
     name, equals, path = text.partition("=")
     if equals and not Path(text).exists():
         return name, path
     if default is None:
         raise InputError(f"--control={text}: write --control=NAME=FILE")
     return default, text
+
+
+def parse_fractions(text: str) -> list[float]:
+    """'0.01,1' -> [0.01, 1.0]."""
+    try:
+        return [float(fraction) for fraction in text.split(",")]
+    except ValueError:
+        raise InputError(f"--fractions={text}: give numbers such as 0.01,0.1,1") from None
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -206,10 +211,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     if {name for name, value in given.items() if value} != set(wanted):
         flags = " and ".join(f"--{name}" for name in wanted)
         raise InputError(f"--protocol={args.protocol} takes {flags}, and of these three flags no other")
-    try:
-        args.fractions = [float(f) for f in args.fractions.split(",")]
-    except ValueError:
-        raise InputError(f"--fractions={args.fractions}: give numbers such as 0.01,0.1,1") from None
+    args.fractions = parse_fractions(args.fractions)
     if args.epochs < 0 or args.resamples < 1 or not args.learning_rate > 0:
         raise InputError("--epochs must be 0 or more, --resamples 1 or more and --learning_rate above 0")
     return args
@@ -226,13 +228,13 @@ def main(argv: list[str] | None = None) -> None:
         embedder = Embedder.load(args.checkpoint)
         table = embed_dataset(embedder, args.data)
     else:
-        name, path = _named(args.embeddings, "embedding")
+        name, path = named_path(args.embeddings, "embedding")
         table = load_table(path)
     features, parts = {name: table.embedding}, {name: list(table.parts.values())}
     if args.parts:
         features |= part_features(table, name)
     for control in args.control:
-        control_name, control_path = _named(control)
+        control_name, control_path = named_path(control)
         if control_name in features:
             raise InputError(f"--control={control}: the name '{control_name}' is taken; give another")
         other = load_table(control_path)

@@ -14,7 +14,6 @@ Axis letters: k row (one view of one record), l lead, T sample.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -278,14 +277,10 @@ def evaluate_shards(args: argparse.Namespace) -> int:
 
 
 def put_on_page(page: str, section: str, title: str, module: str, argv: Sequence[str] | None, text: str) -> None:
-    """Writes a section with its heading and command; of absolute paths only the last name is shown."""
-    from lvcg_jax.results_page import write_section
+    """Writes a section with its heading and command."""
+    from lvcg_jax.results_page import command_line, write_section
 
-    flags = []
-    for word in sys.argv[1:] if argv is None else argv:
-        flag, equals, value = word.partition("=")
-        flags.append(flag + equals + ":".join(Path(v).name if v.startswith("/") else v for v in value.split(":")))
-    write_section(page, section, f"## {title}\n\n```bash\npython -m {module} {' '.join(flags)}\n```\n\n{text}")
+    write_section(page, section, f"## {title}\n\n```bash\n{command_line(module, argv)}\n```\n\n{text}")
 
 
 def check_numbers(text: str | None) -> list[int]:

@@ -12,12 +12,12 @@ heart vector to turn by hand, signal quality, and the nearest neighbours in a re
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from absl import logging
 
 from data_prep.errors import InputError, run_command
+from data_prep.whole_file import write_whole
 
 RUN_FILES = {
     "embeddings": ("FILE", "embeddings of lvcg_jax.embed or lvcg_jax.results (.npz, .parquet)"),
@@ -82,21 +82,13 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def command_words(argv: list[str]) -> str:
-    """The command for the captions; of absolute paths only the last name is shown."""
-    words = []
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        words.append(flag + equals + (Path(value).name if value.startswith("/") else value))
-    return " ".join(["python -m lvcg_jax.report", *words])
-
-
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
-    command = command_words(sys.argv[1:] if argv is None else argv)
     logging.set_verbosity(logging.ERROR)
     from lvcg_jax.embed import check_place
-    from lvcg_jax.report_page import write_page
+    from lvcg_jax.results_page import command_line
+
+    command = command_line("lvcg_jax.report", argv)
 
     out = args.out or (args.run / "report.html" if args.run else Path(f"{Path(args.record).stem}-report.html"))
     if args.run is None or args.run.is_dir():
@@ -121,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
         how = {name: getattr(args, name) for name in ("leads", "reference", "data", "rate", "unit", "lead_names")}
         options = report_record.Options(args.record, args.checkpoint, **how, start=args.start or 0.0, command=command)
         text = report_record.record_page(options)
-    write_page(out, text)
+    write_whole(out, text)
     print(f"{out} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")
     return 0
 

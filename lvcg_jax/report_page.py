@@ -4,14 +4,11 @@ Light and dark follow the reader's setting, print is always light, and nothing i
 narrower (a table) scrolls within itself. Colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
-import contextlib
 import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 
-from data_prep.errors import InputError
 from lvcg_jax.figures import BLUE, BOLD_GRID, GREEN, ORANGE, PAPER, PURPLE, SKY, THIN_GRID, VERMILION
 
 NOT_FOR_DIAGNOSIS = "Research figures, not for diagnosis."
@@ -197,17 +194,3 @@ def markdown(text: str) -> str:
 def _inline(text: str) -> str:
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
     return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)
-
-
-def write_page(path: Path, text: str) -> None:
-    """Writes by a rename, so that no half page is left behind."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"--out={path}: cannot write there ({error.strerror})") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from absl import logging
+from ml_collections import ConfigDict
 
 from data_prep.errors import InputError, run_command
 from data_prep.progress import progress_bar
 from data_prep.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
-from lvcg_jax.config import differences, flatten, load_config, read_config_file
+from lvcg_jax.config import LATER_FIELDS, differences, flatten, load_config, read_config_file
 from lvcg_jax.controls import median_beat_table
 from lvcg_jax.embed import Embedder, embed_dataset
 from lvcg_jax.metrics_log import read_metrics
@@ -33,12 +34,19 @@ FRACTIONS = (0.01, 0.1, 1.0)
 OTHER_PROTOCOLS, OTHER_SEEDS = ("paper", "release"), 3  # whose agreement with 'ridge' is shown
 
 
+def random_weights_key(config: ConfigDict) -> str:
+    """All of a config that its random weights depend on; a field that is added later changes no older key."""
+    old = set(LATER_FIELDS.items())
+    fields = [item for item in flatten(config).items() if item[0].split(".")[0] in ("preprocess", "geometry", "model")]
+    same = {name: value for name, value in fields if isinstance(value, list) or (name, value) not in old}
+    return json.dumps(same, sort_keys=True)
+
+
 def embed_all(run: Path, data: Path, work: Path, random_seeds: int) -> dict[str, list[Table]]:
     """Tables of the trained model, of random weights and of median beats; each is computed once and kept in `work`."""
     digest = file_sha256(data / METADATA_FILE)  # names the shards' checksums and the preprocessing
     config, trained = load_config(run / "config.json"), Embedder.load(run)
-    same = {k: v for k, v in flatten(config).items() if k.split(".")[0] in ("preprocess", "geometry", "model")}
-    same = json.dumps(same, sort_keys=True)  # all that random weights depend on
+    same = random_weights_key(config)
     train = ShardSet(data, "train")
     tables = {MODEL: [], RANDOM: [], RAW: [], MEDIAN: []}
     tables[MODEL].append(

@@ -1,8 +1,12 @@
 """The text of the results page, made from the numbers of lvcg_jax/results.py and from nothing else."""
 
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.errors import InputError
+from data_prep.whole_file import write_whole
 from lvcg_jax.probe_tables import (
     CLASS_COLUMNS,
     F1_TITLE,
@@ -28,6 +32,13 @@ numbers alone, the list of what did not win included.
 """
 
 
+def command_line(module: str, argv: Sequence[str] | None) -> str:
+    """The command as it was given (None: to this process), for a page; of absolute paths only the last name is told."""
+    words = sys.argv[1:] if argv is None else argv
+    shown = [re.sub(r"(?<=[=:])/[^=:]*", lambda path: Path(path[0]).name, word) for word in words]
+    return " ".join([f"python -m {module}", *shown])
+
+
 def write_section(path: str | Path, name: str, text: str) -> None:
     """Puts a text between the section's two marks, in place of what was there; the rest of the page stays as it is."""
     path = Path(path)
@@ -43,10 +54,7 @@ def write_section(path: str | Path, name: str, text: str) -> None:
         page = head + block + rest.split(end, 1)[1]
     else:
         page = f"{page.rstrip()}\n\n{block}\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(page, encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, page)
 
 
 def section_text(document: dict) -> str:

@@ -30,14 +30,14 @@ from lvcg_jax.embed import embed_dataset
 from lvcg_jax.evaluate import evaluate
 from lvcg_jax.geometry import subset_facts
 from lvcg_jax.inference import LVCG, join_parts
-from lvcg_jax.label_subsets import task_of
+from lvcg_jax.label_subsets import choose_tasks, task_of
 from lvcg_jax.lead_methods import make_methods
 from lvcg_jax.lead_views import Entry, Source, Windows, fixed_view, list_entries, score_rows, ticket
 from lvcg_jax.perturb import ProjectedLeads, add_noise, move, rotate
 from lvcg_jax.probe import LinearFit
 from lvcg_jax.reconstruct import put_on_page
 from lvcg_jax.robustness_report import draw_perturbation, draw_sparsity, to_text
-from lvcg_jax.table import Table, load_table, save_table, take_rows
+from lvcg_jax.table import Table, keep_test_rows, load_table, save_table, take_rows
 from lvcg_jax.windows import shard_windows
 
 NOISE, DEGREES = (0.01, 0.05, 0.1, 0.2), (5.0, 10.0, 30.0, 150.0)
@@ -83,29 +83,35 @@ class FrozenFit:
 
     seeded, limit = False, None
 
-    def __init__(self, features: np.ndarray, fitted: dict, tested: np.ndarray | None = None, place=None):
-        self.features, self.fitted, self.tested, self.place = features, fitted, tested, place
+    def __init__(self, features: np.ndarray, parts, fitted: dict, tested: np.ndarray | None = None, place=None):
+        self.features, self.parts, self.fitted, self.tested, self.place = features, parts, fitted, tested, place
 
     def __call__(self, rows, y, val, y_val, test, seed):
         key = (rows.tobytes(), y.shape[1])
         x = self.features
         if key not in self.fitted:
-            self.fitted[key] = logistic.fit_ridge(x[rows], y, x[val], y_val, seed, logistic.STRENGTHS)
+            self.fitted[key] = logistic.fit_ridge(x[rows], y, x[val], y_val, seed, logistic.STRENGTHS, self.parts)
         linear, setting = self.fitted[key]
         return linear(x[val]), linear(x[test] if self.tested is None else self.tested[self.place[test]]), setting
 
 
 def frozen_probe(
-    bench: Bench, tested: dict[str, list[np.ndarray]], task: str, fractions: Sequence[float], seeds: int, resamples: int
+    table: Table,
+    test_rows: np.ndarray,
+    tested: dict[str, list[np.ndarray]],
+    task: str,
+    fractions: Sequence[float],
+    seeds: int,
+    resamples: int,
 ) -> dict:
-    """evaluate() of the undisturbed embedding against each of the others, {name: test embeddings [t,d], ...}."""
-    found = task_of(bench.table, task)
-    x, fitted = bench.table.embedding[found.rows], {}
-    place = np.full(len(bench.table.record_id), -1)
-    place[bench.test_rows] = np.arange(len(bench.test_rows))
-    fits = {ALL: [FrozenFit(x, fitted)]}
+    """evaluate() of a table's embedding against others of its test rows [t], {name: [test embeddings [t,d], ...]}."""
+    found = task_of(table, task)
+    x, parts, fitted = table.embedding[found.rows], list(table.parts.values()), {}
+    place = np.full(len(table.record_id), -1)
+    place[test_rows] = np.arange(len(test_rows))
+    fits = {ALL: [FrozenFit(x, parts, fitted)]}
     for name, several in tested.items():
-        fits[name] = [FrozenFit(x, fitted, e, place[found.rows]) for e in several]
+        fits[name] = [FrozenFit(x, parts, fitted, e, place[found.rows]) for e in several]
     options = {"class_names": found.classes, "records": found.records, "resamples": resamples}
     columns = (found.labels, found.patients, found.splits)
     return {"task": task} | evaluate(fits, *columns, fractions, seeds, "ridge", **options)
@@ -131,13 +137,11 @@ def open_bench(model: LVCG, data: str, embeddings: Path, limit: int | None) -> t
     if limit and limit < len(usable):
         usable = sorted(usable, key=lambda w: ticket(w["patient_id"]))[:limit]
         notes.append(f"{limit} of {len(windows)} test records, drawn by patient.")
-    row_of = {key: i for i, key in enumerate(table.keys)}
     try:
-        test = np.array([row_of[f"{w['record_id']}#{w['window']}"] for w in usable])
+        table, test = keep_test_rows(table, [f"{w['record_id']}#{w['window']}" for w in usable])
     except KeyError as key:
         raise InputError(f"{embeddings} has no row for record {key.args[0]}: was it made from {data}?") from None
-    rows = np.concatenate([np.flatnonzero(table.split != "test"), test])
-    return Bench(model, take_rows(table, rows), usable, np.arange(len(rows) - len(test), len(rows))), notes
+    return Bench(model, table, usable, test), notes
 
 
 def perturbations(seeds: int) -> dict[str, list]:
@@ -178,7 +182,8 @@ def moved_electrodes(bench: Bench, entries: Sequence[Entry], tasks: Sequence[str
             steps = [e - bench.table.embedding[bench.test_rows] for e in tested[name]]
             found["embedding_shift"] = float(np.mean([np.sqrt((s**2).sum(1).mean()) / spread for s in steps]))
             result["perturbations"][name] = found
-    result["probe"] = [frozen_probe(bench, tested, task, FRACTIONS, seeds, resamples) for task in tasks]
+    rows = (bench.table, bench.test_rows)
+    result["probe"] = [frozen_probe(*rows, tested, task, FRACTIONS, seeds, resamples) for task in tasks]
     sizes = {"derived_from": list(VISIBLE), "derived_records": len(view.rows), "seeds": seeds}
     return result | sizes | {"fractions": list(FRACTIONS)}
 
@@ -219,7 +224,8 @@ def fewer_leads(
                 }
             result["sets"][name] = found
             bar.update()
-    result["frozen"] = [frozen_probe(bench, frozen, task, (1.0,), 1, resamples) for task in tasks]
+    rows = (bench.table, bench.test_rows)
+    result["frozen"] = [frozen_probe(*rows, frozen, task, (1.0,), 1, resamples) for task in tasks]
     result["retrained"] = []
     for task in tasks:
         found = task_of(part, task)
@@ -258,12 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in ("seeds", "derive_records", "train_records", "resamples"):
         if getattr(args, name) < 1:
             raise InputError(f"--{name} must be 1 or more")
-    there = list(read_metadata(args.data)["tasks"])
-    tasks = there if args.tasks == "all" else args.tasks.split(",")
-    wrong = [task for task in tasks if task not in there]
-    if wrong or not tasks:
-        named = f"no task {', '.join(wrong)} in {args.data}" if wrong else f"{args.data} has no labels"
-        raise InputError(f"{named}; tasks there: {', '.join(there) or 'none'}")
+    tasks = choose_tasks(args.tasks, list(read_metadata(args.data)["tasks"]), args.data)
     model, out = LVCG.load(args.checkpoint), Path(args.out)
     embeddings = Path(args.embeddings) if args.embeddings else out / "embeddings.npz"
     if args.embeddings and not embeddings.is_file():

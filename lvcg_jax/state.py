@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from data_prep.errors import InputError
-
 # Top-level parameter groups that no objective reaches, and that one without a rhythm term does not reach.
 ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm")
 FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)
@@ -36,8 +34,6 @@ def make_schedule(config) -> optax.Schedule:
     """Linear warm-up, full at step `warmup_steps`, then cosine to zero at the last step, or constant."""
     optim, steps = config.optim, config.train.steps
     warmup = min(optim.warmup_steps, steps)
-    if optim.schedule not in ("cosine", "constant"):
-        raise InputError(f"optim.schedule is '{optim.schedule}': choose cosine or constant")
 
     def schedule(count):  # updates done so far
         rising = jnp.minimum(1.0, (count + 1) / max(warmup, 1))
@@ -62,8 +58,6 @@ def trained_labels(params, config):
 def make_optimizer(config) -> optax.GradientTransformation:
     """AdamW with clipping by global norm over the trained parameters; decay on kernels, or on all of them."""
     optim = config.optim
-    if optim.decay not in ("kernels", "all"):
-        raise InputError(f"optim.decay is '{optim.decay}': choose kernels or all")
     train = optax.chain(
         optax.clip_by_global_norm(optim.clip_norm),
         optax.adamw(

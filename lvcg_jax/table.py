@@ -8,9 +8,8 @@ the embedding. An npz has `embedding` [m,d] with `part_names` and `part_sizes`, 
 Axis letters: m row, d feature, w window.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from data_prep.errors import InputError
+from data_prep.whole_file import cannot_write, whole_file
 from lvcg_jax.windows import lead_names
 
 ENDINGS = (".npz", ".parquet")
@@ -46,6 +46,12 @@ class Table:
     def keys(self) -> list[str]:
         windows = [""] * len(self.record_id) if self.window is None else [f"#{w}" for w in self.window]
         return [f"{record}{window}" for record, window in zip(self.record_id, windows, strict=True)]
+
+    @property
+    def part_columns(self) -> dict[str, slice]:
+        """Where the parts are in the embedding."""
+        ends = np.cumsum(list(self.parts.values())).tolist()
+        return {name: slice(end - size, end) for (name, size), end in zip(self.parts.items(), ends, strict=True)}
 
     @property
     def tasks(self) -> dict[str, list[str]]:
@@ -133,24 +139,11 @@ def check_ending(path: str | Path) -> str:
 def save_table(path: str | Path, table: Table) -> None:
     """Writes the file that `load_table` reads, whole or not at all; the same table gives the same bytes."""
     suffix = check_ending(path)
-    with _whole_file(Path(path)) as file:
-        _save_npz(file, table) if suffix == ".npz" else _save_parquet(file, table)
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that gets its name when it is finished."""
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            yield file
-        temporary.replace(path)
+        with whole_file(path) as temporary, open(temporary, "wb") as file:
+            _save_npz(file, table) if suffix == ".npz" else _save_parquet(file, table)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}); give another --out") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from None
 
 
 def _save_npz(file: BinaryIO, table: Table) -> None:
@@ -185,11 +178,9 @@ def _save_parquet(file: BinaryIO, table: Table) -> None:
     tasks = sorted({task for row in table.labels for task in row})
     for task in tasks:
         columns[f"label_{task}"] = pa.array([row.get(task) for row in table.labels], pa.list_(pa.string()))
-    start = 0
-    for name, size in (table.parts or {"embedding": table.embedding.shape[1]}).items():
-        part = np.asarray(table.embedding[:, start : start + size], np.float32)
-        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), size)
-        start += size
+    for name, place in (table.part_columns or {"embedding": slice(None)}).items():
+        part = np.asarray(table.embedding[:, place], np.float32)
+        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), part.shape[1])
     header = {"tasks": tasks, "parts": table.parts, "metadata": {k: str(v) for k, v in table.metadata.items()}}
     pq.write_table(pa.table(columns).replace_schema_metadata({_HEADER: json.dumps(header)}), file)
 
@@ -279,6 +270,13 @@ def take_rows(table: Table, chosen: np.ndarray) -> Table:
         extra={name: values[chosen] for name, values in table.extra.items()},
         tokens=None,
     )
+
+
+def keep_test_rows(table: Table, keys: Sequence[str]) -> tuple[Table, np.ndarray]:
+    """The table with these of its test rows only, in this order and after all other rows, and their numbers [t]."""
+    row_of, others = {key: i for i, key in enumerate(table.keys)}, np.flatnonzero(table.split != "test")
+    test = np.array([row_of[key] for key in keys], int)
+    return take_rows(table, np.concatenate([others, test])), len(others) + np.arange(len(test))
 
 
 def align_features(table: Table, other: Table, name: str) -> np.ndarray:

@@ -117,7 +117,8 @@ def test_hiding_leads_hides_them(model, bench):
 def test_the_frozen_probe_is_fitted_once_and_agrees_with_itself(bench):
     plain = bench.table.embedding[bench.test_rows]
     noisy = plain + np.random.default_rng(0).normal(size=plain.shape) * plain.std(0) * 10
-    found = robustness.frozen_probe(bench, {"same": [plain], "noise": [noisy, -plain]}, "diagnosis", (1.0,), 2, 20)
+    tested = {"same": [plain], "noise": [noisy, -plain]}
+    found = robustness.frozen_probe(bench.table, bench.test_rows, tested, "diagnosis", (1.0,), 2, 20)
     gaps = {gap["control"]: gap for gap in found["differences"]}
     assert gaps["same"]["difference"] == 0 and gaps["same"]["low"] == gaps["same"]["high"] == 0
     assert len({tuple(cell["setting"]) for cell in found["cells"] if cell["model"] != "noise"}) == 1

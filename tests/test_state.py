@@ -10,6 +10,7 @@ from packed_batch import pack, random_records, random_variables, tiny_config
 
 from data_prep.errors import InputError
 from lvcg_jax.config import make_model, make_subsets
+from lvcg_jax.inference import fresh_state
 from lvcg_jax.sharding import make_mesh, put_batch, state_sharding
 from lvcg_jax.state import TrainState, decay_mask, make_optimizer, make_schedule, trained_labels
 from lvcg_jax.steps import make_train_step
@@ -122,9 +123,14 @@ def test_schedule_edge_cases():
     assert float(make_schedule(config)(0)) == pytest.approx(config.optim.learning_rate, rel=0.01)
     config.optim.warmup_steps = 10 * config.train.steps  # longer than the run: still reaches its peak
     assert float(make_schedule(config)(config.train.steps - 1)) > 0
-    config.optim.schedule = "cosin"
-    with pytest.raises(InputError, match="cosin"):
-        make_schedule(config)
+
+
+@pytest.mark.parametrize("field, word", [("schedule", "cosin"), ("decay", "biases")])
+def test_a_misspelt_word_is_refused_before_any_optimiser_is_made(field, word):
+    config = get_config("smoke")
+    config.optim[field] = word
+    with pytest.raises(InputError, match=f"optim.{field} is '{word}': choose"):
+        fresh_state(config, 0)
 
 
 def test_a_train_step_moves_everything_trained_and_its_moving_average():
