@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from data_prep.errors import InputError
+
 # Top-level parameter groups that no objective reaches, and that one without a rhythm term does not reach.
 ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm")
 FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)
