@@ -1,7 +1,7 @@
 """Linear classifiers for the probe: all classes at once, the setting chosen by validation macro AUROC.
 
 `fit_ridge` is L2-regularised logistic regression on standardised features over a path of strengths, and over weights of
-the parts of an embedding where rows are few; `fit_adam` is one linear layer trained by Adam with early stopping. Both
+the parts of an embedding; `fit_adam` is one linear layer trained by Adam with early stopping. Both
 take features [m,d] and labels bool [m,c] of the training and validation rows, and return a `Linear`, which scores rows
 [m,d] -> [m,c], and the chosen setting.
 
@@ -20,8 +20,8 @@ import optax
 from lvcg_jax import metrics
 
 STRENGTHS = tuple(float(f"{x:.3g}") for x in np.logspace(2, -4, 13))  # L2 penalties, strong to weak
-PART_WEIGHTS = (1.0, 0.3)  # of a part's features where rows are few: 0.3 is about tenfold the L2 penalty
-FEW_ROWS = 4  # fewer rows than this many times the features are few
+PART_WEIGHTS = (1.0, 0.3)  # of the features of a part: 0.3 is about tenfold the L2 penalty
+NEARBY = 2  # strengths to either side of the best one with equal weights that other weights are tried with
 ADAM = optax.adam(1e-3)
 ADAM_SETTINGS = {"paper": {"standardise": True, "epochs": 200}, "release": {"standardise": False, "epochs": 50}}
 
@@ -108,34 +108,35 @@ def mean_and_scale(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(scale > 1e-6 * (np.abs(x).max(0) + 1e-30), scale, np.inf)
 
 
-def part_weights(parts: Sequence[int], rows: int) -> list[np.ndarray]:
-    """Weights [d] to try for features that come in parts of these sizes, equal ones first.
-
-    With few rows a large part that says little drowns the others; with many rows the classifier sees to that.
-    """
-    sizes = list(parts)
-    if len(sizes) < 2 or rows >= FEW_ROWS * sum(sizes):
-        return [np.ones(sum(sizes), np.float32)]
-    tried = [weights for weights in itertools.product(PART_WEIGHTS, repeat=len(sizes)) if max(weights) == 1.0]
-    return [np.repeat(np.float32(weights), sizes) for weights in tried]
+def part_weights(parts: Sequence[int]) -> list[np.ndarray]:
+    """Weights [d] to try for features that come in parts of these sizes, equal ones first."""
+    tried = [weights for weights in itertools.product(PART_WEIGHTS, repeat=len(parts)) if max(weights) == 1.0]
+    return [np.repeat(np.float32(weights), list(parts)) for weights in tried]
 
 
 def fit_ridge(x, y, x_val, y_val, seed, strengths, parts=None):
-    """(linear layer, chosen strength); features in `parts` of these sizes may be given weights by validation too."""
+    """(linear layer, chosen strength).
+
+    Features in `parts` of these sizes may be given weights by validation too: where positives are few, a large part
+    that says little about the task drowns the others.
+    """
     shift, scale = mean_and_scale(x)
     x, x_val = (((a - shift) / scale).astype(np.float32) for a in (x, x_val))
-    best = (-1.0, None, None)
-    for weight in part_weights(parts or [x.shape[1]], len(x)):
-        value, w, bias, strength = _ridge_path(x * weight, y, x_val * weight, y_val, strengths)
+    tried, best = sorted(strengths, reverse=True), (-1.0, None, None)
+    for number, weight in enumerate(part_weights(parts or [x.shape[1]])):
+        value, w, bias, strength = _ridge_path(x * weight, y, x_val * weight, y_val, tried)
         if value > best[0]:
             best = (value, Linear(weight[:, None] * w, bias, shift, scale), strength)
+        if number == 0:
+            place = tried.index(strength)
+            tried = tried[max(place - NEARBY, 0) : place + NEARBY + 1]
     return best[1:]
 
 
 def _ridge_path(x, y, x_val, y_val, strengths, patience=3):
-    """(validation macro AUROC, weights [d,c], bias [c], strength) of the best strength.
+    """(validation macro AUROC, weights [d,c], bias [c], strength) of the best of the strengths, strong to weak.
 
-    From strong to weak, each started from the one before, in the principal axes of the training rows; stops after
+    Each started from the one before, in the principal axes of the training rows; stops after
     `patience` strengths that do not improve validation.
     """
     m, d = x.shape
@@ -153,7 +154,7 @@ def _ridge_path(x, y, x_val, y_val, strengths, patience=3):
     w = np.zeros((z.shape[1], y.shape[1]), np.float32)
     w[-1] = np.log(share / (1 - share))
     best, kept, since = -1.0, None, 0
-    for strength in sorted(strengths, reverse=True):
+    for strength in strengths:
         w = _ridge_solve(z, target, variance, strength, w)
         value = metrics.macro_auroc(y_val, z_val @ w[:-1] + w[-1])[0]
         if value > best:
