@@ -34,14 +34,20 @@ Embedder = LVCG  # for code that also handles the network of model.py, which has
 
 
 def embed_dataset(
-    model: LVCG, data: str | Path, *, failures: list[Failure] | None = None, progress: bool = True, **options
+    model: LVCG,
+    data: str | Path,
+    *,
+    splits: Sequence[str] | None = None,
+    failures: list[Failure] | None = None,
+    progress: bool = True,
+    **options,
 ) -> Table:
-    """The embedding table of all splits of a data set; options: leads, rows and tokens of `embed_table`.
+    """The embedding table of these splits of a data set (default: all); options: those of `embed_table`.
 
     What cannot be embedded goes to `failures`; without such a list it is an error.
     """
     metadata, found = read_metadata(data), [] if failures is None else failures
-    sets = [ShardSet(data, split) for split in metadata["splits"]]
+    sets = [ShardSet(data, split) for split in splits or metadata["splits"]]
     for shards in sets:
         shards.require_preprocess(model.preprocess)
     with progress_bar(total=sum(map(len, sets)), unit="rec", disable=not progress) as bar:

@@ -151,6 +151,14 @@ def part_features(table: Table, name: str) -> dict[str, np.ndarray]:
     }
 
 
+def parse_fractions(text: str) -> list[float]:
+    """'0.01,0.1,1' -> numbers."""
+    try:
+        return [float(f) for f in text.split(",")]
+    except ValueError:
+        raise InputError(f"--fractions={text}: give numbers such as 0.01,0.1,1") from None
+
+
 def _named(text: str, default: str | None = None) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if equals and not Path(text).exists():
@@ -189,10 +197,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     if {name for name, value in given.items() if value} != set(wanted):
         flags = " and ".join(f"--{name}" for name in wanted)
         raise InputError(f"--protocol={args.protocol} takes {flags}, and of these three flags no other")
-    try:
-        args.fractions = [float(f) for f in args.fractions.split(",")]
-    except ValueError:
-        raise InputError(f"--fractions={args.fractions}: give numbers such as 0.01,0.1,1") from None
+    args.fractions = parse_fractions(args.fractions)
     if args.epochs < 0 or args.resamples < 1 or not args.learning_rate > 0:
         raise InputError("--epochs must be 0 or more, --resamples 1 or more and --learning_rate above 0")
     return args
