@@ -82,6 +82,8 @@ def read_config_file(path: str | Path) -> ConfigDict:
     if not Path(file).is_file():
         raise InputError(f"no config file {file}")
     module = runpy.run_path(file)
+    if "get_config" not in module:
+        raise InputError(f"{file} is no config file: it has no get_config")
     return module["get_config"](*([variant] if variant else []))
 
 

@@ -10,7 +10,7 @@ Axis letters: m record, n beat, l lead, p sample in beat, k component.
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,13 +101,13 @@ def median_beat_features(
     return np.concatenate([pca.project(beats), rr.astype(np.float32)], axis=1), pca
 
 
-def median_beat_table(data: str | Path) -> Table:
-    """The median-beat control of a data set, as a table that the probe reads."""
+def median_beat_table(data: str | Path, splits: Sequence[str] | None = None) -> Table:
+    """The median-beat control of these splits of a data set (default: all), as a table that the probe reads."""
     metadata = read_metadata(data)
     rows: list[dict] = []
 
     def noted() -> Iterator[dict]:
-        for window in dataset_windows(data):
+        for window in dataset_windows(data, splits):
             rows.append(without_samples(window))
             yield window
 

@@ -38,18 +38,19 @@ def embed_dataset(
     model: LVCG,
     data: str | Path,
     *,
+    splits: Sequence[str] | None = None,
     failures: list[Failure] | None = None,
     progress: bool = True,
     limit: int | None = None,
     **options,
 ) -> Table:
-    """The embedding table of all splits of a data set; options: leads, rows and tokens of `embed_table`.
+    """The embedding table of these splits of a data set (default: all); options: those of `embed_table`.
 
     What cannot be embedded goes to `failures`; without such a list it is an error. At most `limit` windows of each
     split, drawn by patient as `list_entries` does.
     """
     metadata, found = read_metadata(data), [] if failures is None else failures
-    sets = [ShardSet(data, split) for split in metadata["splits"]]
+    sets = [ShardSet(data, split) for split in splits or metadata["splits"]]
     for shards in sets:
         shards.require_preprocess(model.preprocess)
     chosen = [range(len(s)) if limit is None else [e.index for e in list_entries([s], limit)] for s in sets]

@@ -58,9 +58,9 @@ def shard_windows(
             done()
 
 
-def dataset_windows(data: str | Path) -> Iterator[dict]:
-    """Every example of a data set, split by split."""
-    for split in read_metadata(data)["splits"]:
+def dataset_windows(data: str | Path, splits: Sequence[str] | None = None) -> Iterator[dict]:
+    """Every example of these splits of a data set (default: all), split by split."""
+    for split in splits or read_metadata(data)["splits"]:
         yield from shard_windows(ShardSet(data, split))
 
 

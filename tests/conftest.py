@@ -18,7 +18,9 @@ from commands import get_config  # noqa: E402
 
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
 
-SLOWEST = ("test_resume.py", "test_real_training.py", "test_train.py", "test_ablate.py", "test_report.py")
+SLOWEST = (
+    "test_resume.py", "test_real_training.py", "test_train.py", "test_ablate.py", "test_search.py", "test_report.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):

@@ -17,7 +17,7 @@ from commands import ROOT
 
 # In this order: a command that stands on several pages is run on the first of them.
 FIRST = ("README.md", "docs/index.md", "docs/quickstart.md", "docs/tutorial.md", "docs/data.md", "docs/evaluation.md")
-GENERATED = ("docs/results.md",)  # written by commands, which it shows: not run again
+GENERATED = ("docs/results.md", "docs/experiments.md")  # written by commands, which it shows: not run again
 OTHER_PROGRAMS = ("wget", "pip", ".venv/bin/pip", "python3")  # of others: nothing to check, nothing to run
 TRAIN_SCRIPTS = ("launch/local_multihost.sh", "launch/slurm.sbatch", "launch/tpu_pod.sh")
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")

@@ -9,7 +9,7 @@ from commands import CONFIG, ROOT, get_config
 from packed_batch import pack, random_records, tiny_config
 
 from data_prep.errors import InputError
-from lvcg_jax import ablate
+from lvcg_jax import ablate, trials
 from lvcg_jax.config import flatten, make_model, make_preprocess, make_subsets, read_config_file
 from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.losses import loss_terms
@@ -128,15 +128,15 @@ def test_a_variant_that_cannot_be_run_is_a_row_with_its_reason(done):
 def test_the_same_command_again_trains_nothing(done, monkeypatch):
     folder, flags, _ = done
     before = (folder / "out" / "ablations.md").read_text()
-    monkeypatch.setattr(ablate, "train_and_evaluate", None)
-    monkeypatch.setattr(ablate, "embed_dataset", None)
+    monkeypatch.setattr(trials, "train_and_evaluate", None)
+    monkeypatch.setattr(trials, "embed_dataset", None)
     assert ablate.main([flag.replace(",no_fit", "") for flag in flags]) == 0
     after = (folder / "out" / "ablations.md").read_text().splitlines()
     assert after == [line for line in before.splitlines() if "no_fit" not in line]
 
 
 def test_a_stop_is_told_and_a_mistake_is_one_line(done, shards_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ablate, "train_and_evaluate", lambda config, run: "preempted")
+    monkeypatch.setattr(trials, "train_and_evaluate", lambda config, run: "preempted")
     flags = [f"--base={CONFIG}:smoke", f"--data={shards_dir}", "--steps=3", "--seeds=1", f"--out={tmp_path / 'a'}"]
     assert ablate.main([*flags, "--only=dower"]) == 0
     assert "stopped in 'base'" in capsys.readouterr().out

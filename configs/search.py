@@ -1,0 +1,132 @@
+"""Candidates for `best`: a small model trained the paper's way, and one change of it each.
+
+    python -m lvcg_jax.search --space=configs/search.py --data=SHARDS --budget=400 --out=runs/search
+    python -m lvcg_jax.train --config=configs/search.py:rhythm_term --workdir=runs/one --config.data.dir=SHARDS
+
+Another idea is another function: its name is the row, its docstring says what and why.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from lvcg_jax.config import read_config_file
+
+
+def base() -> ConfigDict:
+    """The paper's method with a tenth of its compute a beat, and what a short run on PTB-XL needs."""
+    c = read_config_file(Path(__file__).with_name("pretrain.py"))
+    c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
+    c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
+    c.model.token_dim = 128
+    c.model.state_dim = 128
+    c.model.rhythm_dim = 128
+    c.model.stem_features = 16
+    c.model.stage_features = (32, 64, 96, 128)
+    c.model.stage_blocks = (2, 2, 2, 1)
+    c.model.decoder_seed_features = 64
+    c.model.decoder_features = (64, 32, 16, 16, 8)
+    c.optim.learning_rate = 2e-3  # a small model and few steps; the warm-up becomes a tenth of them
+    c.data.batch_size = 64
+    c.train.checkpoint_every = 100
+    return c
+
+
+def rhythm_term(c: ConfigDict) -> None:
+    """Trains the rhythm encoder, which the printed objective does not reach."""
+    c.loss.lambda_rhythm = 1.0
+
+
+def mean_terms(c: ConfigDict) -> None:
+    """Every term a mean over its elements, so that none weighs more for having more of them."""
+    c.loss.reduction = "mean"
+
+
+def light_vcg(c: ConfigDict) -> None:
+    """Less weight on the visible heart vector, more on what is hidden."""
+    c.loss.lambda_vcg = 0.3
+
+
+def heavy_vcg(c: ConfigDict) -> None:
+    """More weight on the encoder's own token, which the embedding is the mean of."""
+    c.loss.lambda_vcg = 3.0
+
+
+def no_temporal_term(c: ConfigDict) -> None:
+    """Predicted tokens need not equal the encoder's: only what they decode to counts."""
+    c.loss.lambda_temp = 0.0
+
+
+def heavy_temporal_term(c: ConfigDict) -> None:
+    """Tokens that the next beat's can be told from."""
+    c.loss.lambda_temp = 1.0
+
+
+def four_leads(c: ConfigDict) -> None:
+    """Training views of four leads: nearer to the twelve that are embedded, and fewer bad ones."""
+    c.geometry.num_visible = 4
+
+
+def six_leads(c: ConfigDict) -> None:
+    """Training views of six leads."""
+    c.geometry.num_visible = 6
+
+
+def low_gain(c: ConfigDict) -> None:
+    """Only views whose lift amplifies threefold at most: less noise in, fewer different views."""
+    c.geometry.max_gain = 3.0
+
+
+def dower(c: ConfigDict) -> None:
+    """Lead directions measured by Dower instead of the paper's."""
+    c.geometry.matrix = "dower"
+
+
+def record_norm(c: ConfigDict) -> None:
+    """One scale for all leads of a record, which keeps the relations between them; needs its own shards."""
+    c.preprocess.normalise = "record"
+
+
+def layer_norm(c: ConfigDict) -> None:
+    """No statistics of other records in a token: the same norm in training and in use."""
+    c.model.norm = "layer"
+
+
+def no_dropout(c: ConfigDict) -> None:
+    """A small model on short runs fits too little rather than too much."""
+    c.model.dropout = 0.0
+
+
+def ema(c: ConfigDict) -> None:
+    """The average of the last hundred steps' weights is embedded with."""
+    c.optim.ema_decay = 0.99
+
+
+def batch_32(c: ConfigDict) -> None:
+    """Half the records a step, so twice the steps."""
+    c.data.batch_size = 32
+
+
+def half_rate(c: ConfigDict) -> None:
+    """Half the learning rate."""
+    c.optim.learning_rate *= 0.5
+
+
+def double_rate(c: ConfigDict) -> None:
+    """Twice the learning rate."""
+    c.optim.learning_rate *= 2.0
+
+
+_OBJECTIVE = (rhythm_term, mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
+_GEOMETRY = (four_leads, six_leads, low_gain, dower, record_norm)
+_TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
+CANDIDATES = {change.__name__: change for change in (*_OBJECTIVE, *_GEOMETRY, *_TRAINING)}
+
+
+def get_config(variant: str = "base") -> ConfigDict:
+    if variant not in ("base", *CANDIDATES):
+        raise ValueError(f"unknown candidate '{variant}': choose from base, {', '.join(CANDIDATES)}")
+    c = base()
+    if variant != "base":
+        CANDIDATES[variant](c)
+    return c
