@@ -37,6 +37,16 @@ def rhythm_term(c: ConfigDict) -> None:
     c.loss.lambda_rhythm = 1.0
 
 
+def all_tokens(c: ConfigDict) -> None:
+    """Hidden leads decoded from the encoder's tokens too: else only the first beat's token is taught about them."""
+    c.loss.ecg_source = "both"
+
+
+def view_term(c: ConfigDict) -> None:
+    """Tokens of a view must be those of all leads, which is what is embedded."""
+    c.loss.lambda_view = 0.3
+
+
 def mean_terms(c: ConfigDict) -> None:
     """Every term a mean over its elements, so that none weighs more for having more of them."""
     c.loss.reduction = "mean"
@@ -62,6 +72,11 @@ def heavy_temporal_term(c: ConfigDict) -> None:
     c.loss.lambda_temp = 1.0
 
 
+def three_to_eleven_leads(c: ConfigDict) -> None:
+    """Views of every size: the twelve leads that are embedded look less strange."""
+    c.geometry.most_visible = 11
+
+
 def four_leads(c: ConfigDict) -> None:
     """Training views of four leads: nearer to the twelve that are embedded, and fewer bad ones."""
     c.geometry.num_visible = 4
@@ -85,6 +100,21 @@ def dower(c: ConfigDict) -> None:
 def record_norm(c: ConfigDict) -> None:
     """One scale for all leads of a record, which keeps the relations between them; needs its own shards."""
     c.preprocess.normalise = "record"
+
+
+def reads_beats(c: ConfigDict) -> None:
+    """The GRU reads every beat's token: else its state knows the first beat only."""
+    c.model.dynamics_input = "encoded"
+
+
+def with_std(c: ConfigDict) -> None:
+    """How much the beats' tokens differ, beside their mean."""
+    c.model.structure = "mean+std"
+
+
+def with_extremes(c: ConfigDict) -> None:
+    """Spread, steps and extremes of the beats' tokens: single abnormal beats."""
+    c.model.structure = "mean+std+steps+max+min"
 
 
 def layer_norm(c: ConfigDict) -> None:
@@ -117,10 +147,20 @@ def double_rate(c: ConfigDict) -> None:
     c.optim.learning_rate *= 2.0
 
 
-_OBJECTIVE = (rhythm_term, mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
-_GEOMETRY = (four_leads, six_leads, low_gain, dower, record_norm)
+_OBJECTIVE = (
+    rhythm_term,
+    all_tokens,
+    view_term,
+    mean_terms,
+    light_vcg,
+    heavy_vcg,
+    no_temporal_term,
+    heavy_temporal_term,
+)
+_GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm)
+_MODEL = (reads_beats, with_std, with_extremes)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
-CANDIDATES = {change.__name__: change for change in (*_OBJECTIVE, *_GEOMETRY, *_TRAINING)}
+CANDIDATES = {change.__name__: change for change in (*_OBJECTIVE, *_GEOMETRY, *_MODEL, *_TRAINING)}
 
 
 def get_config(variant: str = "base") -> ConfigDict:

@@ -75,12 +75,15 @@ def model_flops(config, num_beats: np.ndarray) -> Mapping[str, int]:
     """A batch of records with these beat counts: the embedding's forward pass ('embed') and a training step ('train').
 
     Only valid beats count, stitching and refinement do not. The GRU starts from one linear map, reads out n tokens and
-    moves n - 1 times.
+    moves n - 1 times, or n if it reads the encoder's.
     """
     counts = np.asarray(num_beats).reshape(-1)
     beats, records = int(counts.sum()), int((counts > 0).sum())
     per_beat = flops_per_beat(config)
     readout, moves = temporal_flops(config)
-    temporal = beats * per_beat["temporal"] + records * (readout - moves)
-    forward = beats * per_beat["encoder"] + temporal
-    return {"embed": forward, "train": TRAIN_FACTOR * (forward + 2 * beats * per_beat["decoder"])}
+    unmoved = moves if config.model.dynamics_input == "predicted" else 0
+    forward = beats * (per_beat["encoder"] + per_beat["temporal"]) + records * (readout - unmoved)
+    train = TRAIN_FACTOR * (forward + 2 * beats * per_beat["decoder"])
+    if config.loss.lambda_view > 0:  # tokens of all leads, without a backward pass
+        train += beats * per_beat["encoder"]
+    return {"embed": forward, "train": train}

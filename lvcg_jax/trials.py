@@ -21,6 +21,7 @@ from lvcg_jax.config import FREE_FIELDS, LATER_FIELDS, differences, flatten, mak
 from lvcg_jax.controls import median_beat_table
 from lvcg_jax.embed import embed_dataset
 from lvcg_jax.inference import LVCG
+from lvcg_jax.label_subsets import choose_tasks
 from lvcg_jax.metrics_log import read_metrics
 from lvcg_jax.published import in_order
 from lvcg_jax.results import cached_table
@@ -220,11 +221,4 @@ def parse_data(flags: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
 
 def parse_tasks(text: str, data: Path) -> list[str]:
     """The tasks to probe: those of the data set for 'all'."""
-    tasks = read_metadata(data)["tasks"]
-    if not tasks:
-        raise InputError(f"{data}: no task in this data set, so there is nothing to probe; build it with labels")
-    chosen = in_order(tasks) if text == "all" else text.split(",")
-    for task in chosen:
-        if task not in tasks:
-            raise InputError(f"--tasks={text}: {data} has no task '{task}', choose from {', '.join(in_order(tasks))}")
-    return chosen
+    return choose_tasks(text, in_order(read_metadata(data)["tasks"]), data)

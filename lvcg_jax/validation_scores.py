@@ -44,7 +44,8 @@ def score_table(table: Table, tasks: Sequence[str], fractions: Sequence[float], 
     if not np.isfinite(table.embedding).all():
         raise InputError(f"{int((~np.isfinite(table.embedding)).any(1).sum())} embeddings are not finite")
     cells, notes = [], []
-    options = {"fractions": fractions, "seeds": seeds, "resamples": resamples}
+    parts = {"": list(table.parts.values())}
+    options = {"fractions": fractions, "seeds": seeds, "resamples": resamples, "parts": parts}
     for task in tasks:
         try:
             halves = [probe_task({"": table.embedding}, judged_by(table, half), task, **options) for half in (0, 1)]

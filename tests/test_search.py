@@ -253,7 +253,7 @@ def test_a_mistake_is_one_line(done, tmp_path):
     (tmp_path / "empty.py").write_text("")
     for more, words in (
         (["--only=tiny_batch"], "unknown candidate 'tiny_batch', choose from light_vcg"),
-        (["--tasks=form"], "has no task 'form', choose from rhythm, diagnosis"),
+        (["--tasks=form"], "no task form in"),
         (["--seeds=0"], "1 or more"),
         (["--space=none.py"], "no candidates file"),
         ([f"--space={ROOT / 'configs' / 'pretrain.py'}"], "has no CANDIDATES"),
