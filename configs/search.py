@@ -160,7 +160,7 @@ _OBJECTIVE = (
 _GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm)
 _MODEL = (reads_beats, with_std, with_extremes)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
-CANDIDATES = {change.__name__: change for change in (*_OBJECTIVE, *_GEOMETRY, *_MODEL, *_TRAINING)}
+CANDIDATES = {change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING)}
 
 
 def get_config(variant: str = "base") -> ConfigDict:
