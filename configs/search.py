@@ -147,16 +147,8 @@ def double_rate(c: ConfigDict) -> None:
     c.optim.learning_rate *= 2.0
 
 
-_OBJECTIVE = (
-    rhythm_term,
-    all_tokens,
-    view_term,
-    mean_terms,
-    light_vcg,
-    heavy_vcg,
-    no_temporal_term,
-    heavy_temporal_term,
-)
+_TERMS = (rhythm_term, all_tokens, view_term)
+_WEIGHTS = (mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
 _GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm)
 _MODEL = (reads_beats, with_std, with_extremes)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
