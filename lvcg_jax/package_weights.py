@@ -25,7 +25,7 @@ from data_prep.leads import LEADS
 from data_prep.shards import ShardSet, read_metadata
 from data_prep.synthetic import make_record
 from lvcg_jax import weights
-from lvcg_jax.config import FREE_FIELDS, as_geometry, flatten, read_config_file
+from lvcg_jax.config import FREE_FIELDS, as_geometry, complete_config, flatten, read_config_file
 from lvcg_jax.derive_record import typical_sizes
 from lvcg_jax.export import write_whole
 from lvcg_jax.inference import LVCG, weights_hash
@@ -42,14 +42,12 @@ SIZE_RECORDS = 2_000  # training records for the usual size of a lead
 def portable_config(config: ConfigDict) -> ConfigDict:
     """The config without places of the training machine: no data folder, of other paths their last name, and lead
     directions as numbers where they came from a file."""
-    config = config.copy_and_resolve_references()
-    config.geometry.matrix = as_geometry(config.geometry.matrix)
-    config.data.dir = ""
-    paths = {
-        name: Path(value).name for name, value in flatten(config).items() if isinstance(value, str) and "/" in value
-    }
-    config.update_from_flattened_dict(paths)
-    return config
+    data = json.loads(config.to_json())
+    data["geometry"]["matrix"] = as_geometry(config.geometry.matrix)
+    data["data"]["dir"] = ""
+    for section in (value for value in data.values() if isinstance(value, dict)):
+        section |= {name: Path(x).name for name, x in section.items() if isinstance(x, str) and "/" in x}
+    return complete_config(data)
 
 
 def train_command(config: ConfigDict, name: str) -> str | None:
