@@ -31,7 +31,7 @@ from lvcg_jax.export import write_whole
 from lvcg_jax.inference import LVCG, weights_hash
 from lvcg_jax.lead_views import Windows, list_entries
 from lvcg_jax.model_card import LICENCES, data_words, licence_words, training_words, weights_card
-from lvcg_jax.probe_tables import format_results
+from lvcg_jax.probe_tables import auroc_row, fractions_of, gain_row, markdown_table, percent
 from lvcg_jax.report_scores import read_probe
 from lvcg_jax.results import PAPER_CONFIG, describe_run
 
@@ -102,25 +102,37 @@ def scores_words(path: Path | None, hashes: Sequence[str]) -> str:
     made = (document.get("run") or document.get("metadata") or {}).get("checkpoint", "an unnamed model")
     if made.rpartition("#")[2] not in hashes:
         raise InputError(f"{path} holds scores of {made}, not of these weights ({' or '.join(hashes)})")
-    data = document.get("data")
-    held = f"Corpus `{data['corpus']}`, splits by patient ({data['split_rule']}).\n\n" if data else ""
-    return f"{held}{format_results(document['results'])}".strip()
+    data, results = document.get("data"), document["results"]
+    held = f" Corpus `{data['corpus']}`, splits by patient ({data['split_rule']})." if data else ""
+    fractions, first = fractions_of(results), results[0]["models"][0]
+    controls = [name for name in results[0]["models"][1:] if not name.startswith(f"{first}: ")]  # parts are left out
+    head = [percent(f) for f in fractions]
+    scores = [[r["task"], name, *auroc_row(r, name, fractions)] for r in results for name in (first, *controls)]
+    gains = [[r["task"], f"{first} - {name}", *gain_row(r, name, fractions)] for r in results for name in controls]
+    lines = [
+        f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of {results[0]['seeds']} label"
+        f" subsets [95% bootstrap over patients], by share of the training labels.{held}",
+        "",
+        *markdown_table(["task", "features", *head], scores),
+    ]
+    if controls:
+        lines += ["Gain over each control (paired bootstrap):", ""]
+        lines += markdown_table(["task", "difference", *head], gains)
+    return "\n".join(lines).strip()
 
 
 def compare(one: LVCG, two: LVCG) -> str:
     """How far apart the embeddings of synthetic records are that two models give."""
-    signals, info = [], {}
-    for patient in range(RECORDS):
-        signal, info = make_record(patient=patient)
-        signals.append(signal)
+    signals, infos = zip(*(make_record(patient=patient) for patient in range(RECORDS)), strict=True)
+    rate, leads = infos[0]["rate"], infos[0]["leads"]
     a, b = (
-        np.stack([e.mean for e in model.embed(signals, info["rate"], info["leads"])]) for model in (one, two)
+        np.stack([e.mean for e in model.embed(signals, rate, leads)]).astype(float) for model in (one, two)
     )  # [r,d]
     cosine = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     spread = float(np.abs(a - b).max() / a.std(0).mean())
     return (
-        f"Half precision against the run's own weights, on embeddings of {RECORDS} synthetic records: cosine at least"
-        f" {cosine.min():.6f}, largest difference {spread:.2g} of the mean spread of a number over these records."
+        f"Half precision against the run's own weights, on embeddings of {RECORDS} synthetic records: cosine within"
+        f" {1 - cosine.min():.1g} of 1, largest difference {spread:.2g} of the mean spread of a number over them."
     )
 
 

@@ -72,7 +72,7 @@ def test_files_say_what_the_weights_are_and_nothing_of_the_machine(here, model, 
     assert facts["checkpoint"] == model.checkpoint and f"@{facts['step']}#" in model.checkpoint
     assert facts["preprocess_hash"] == model.preprocess.hash() and facts["run"]["validation_best"]["loss"] > 0
     assert set(facts["lead_sizes_mv"]) >= {"II", "V2"} and 0.02 < facts["lead_sizes_mv"]["V2"] < 2
-    for words in ("not for diagnosis", "MIT licence", "synthetic ECGs of this program", "cosine at least", "None were"):
+    for words in ("not for diagnosis", "MIT licence", "synthetic ECGs of this program", "cosine within", "None were"):
         assert words in card, words
     command = re.search(r"python -m lvcg_jax.train (.*)", card)[0]
     assert "--config=configs/pretrain.py:best" in command and "--config.model.token_dim=16" in command
