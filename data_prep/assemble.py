@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TextIO
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from data_prep import quality, shards
 from data_prep.errors import InputError
@@ -261,6 +260,8 @@ def _write_counts(out: Path, split: str, counts: np.ndarray) -> str:
 
 def _write_tfds(job: Job, metadata: dict) -> None:
     """features.json and dataset_info.json, so that tfds.builder_from_directory opens the directory."""
+    import tensorflow_datasets as tfds  # late: only this needs it
+
     folder = job.out / PARTS / "tfds"
     folder.mkdir(exist_ok=True)
     for values in metadata["splits"].values():

@@ -15,6 +15,7 @@ own description (see `build.py`). Reading needs neither TensorFlow nor JAX. An e
 """
 
 import collections
+import functools
 import hashlib
 import json
 import os
@@ -22,14 +23,16 @@ import textwrap
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from tensorflow_datasets.proto import tf_example_pb2
 
 from data_prep.errors import InputError
 from data_prep.preprocess import Preprocess
+
+if TYPE_CHECKING:  # imported late below: it takes a second, and who embeds a record of his own needs no shards
+    import tensorflow_datasets as tfds
 
 FORMAT = 1  # raise when the stored features change; readers refuse what they do not know
 METADATA_FILE, PLAN_FILE, LEDGER_FILE = "dataset.json", "build_plan.json", "ledger.csv"
@@ -54,8 +57,18 @@ def _arrays(beat_samples: int) -> dict[str, tuple[type, tuple[int, ...]]]:
     }
 
 
-def features(beat_samples: int, signal: bool) -> tfds.features.FeaturesDict:
+@functools.cache
+def _example_type() -> type:
+    """tf.train.Example, as tfds carries it."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    return tf_example_pb2.Example
+
+
+def features(beat_samples: int, signal: bool) -> "tfds.features.FeaturesDict":
     """The tfds description of one example."""
+    import tensorflow_datasets as tfds
+
     arrays = {
         name: tfds.features.Tensor(shape=tuple(None if s < 0 else s for s in shape), dtype=dtype, encoding="bytes")
         for name, (dtype, shape) in _arrays(beat_samples).items()
@@ -65,14 +78,14 @@ def features(beat_samples: int, signal: bool) -> tfds.features.FeaturesDict:
     return tfds.features.FeaturesDict(arrays | ints | {name: tfds.features.Text() for name in _TEXTS})
 
 
-def encode(spec: tfds.features.FeaturesDict, example: Mapping) -> bytes:
+def encode(spec: "tfds.features.FeaturesDict", example: Mapping) -> bytes:
     """One example as bytes, the same bytes for the same example: what tfds serialises, three times as fast.
 
     (tfds alone leaves the order of the map to chance.)
     """
     if example.keys() != spec.keys():
         raise ValueError(f"features {sorted(example.keys() ^ spec.keys())} are missing or too many")
-    message = tf_example_pb2.Example()
+    message = _example_type()()
     stored = message.features.feature
     for name, value in example.items():
         if name in _INTS:
@@ -89,7 +102,7 @@ def encode(spec: tfds.features.FeaturesDict, example: Mapping) -> bytes:
 
 def decode(raw: bytes, beat_samples: int) -> dict:
     """One example as numpy arrays (read-only views), ints and str: tfds' own numpy parser's values, about 6x faster."""
-    stored = tf_example_pb2.Example.FromString(raw).features.feature
+    stored = _example_type().FromString(raw).features.feature
     example = {
         name: np.frombuffer(stored[name].bytes_list.value[0], dtype).reshape(shape)
         for name, (dtype, shape) in _arrays(beat_samples).items()
@@ -104,7 +117,7 @@ def decode(raw: bytes, beat_samples: int) -> dict:
 
 def with_uid(raw: bytes, uid: int) -> bytes:
     """The same record under another uid."""
-    message = tf_example_pb2.Example.FromString(raw)
+    message = _example_type().FromString(raw)
     message.features.feature["uid"].int64_list.value[0] = uid
     return message.SerializeToString(deterministic=True)
 

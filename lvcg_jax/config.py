@@ -166,13 +166,18 @@ def save_config(config: ConfigDict, path: Path) -> None:
 
 
 def load_config(path: Path) -> ConfigDict:
-    """Reads a config that save_config wrote; fields that are younger than it get their value of then."""
+    """Reads a config that save_config wrote."""
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"no config.json in {path.parent}: is it a run directory of lvcg_jax.train?") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is not a readable config ({error}): restore it from the run's checkpoint") from None
+    return complete_config(data)
+
+
+def complete_config(data: dict) -> ConfigDict:
+    """A stored config; fields that are younger than it get their value of then."""
     for name, value in LATER_FIELDS.items():
         section, field = name.split(".")
         if section in data:

@@ -25,7 +25,7 @@ from data_prep.wfdb_files import import_wfdb
 from lvcg_jax.figures import draw_ecg
 from lvcg_jax.geometry import describe_view, lead_matrix
 from lvcg_jax.inference import LVCG
-from lvcg_jax.lead_methods import FittedLeads, LeadMethod, check_methods, make_methods, to_mv
+from lvcg_jax.lead_methods import FittedLeads, LeadMethod, check_methods, load_network, make_methods, to_mv
 from lvcg_jax.lead_scores import score_leads
 from lvcg_jax.lead_views import Windows, list_entries
 from lvcg_jax.probe_tables import markdown_table
@@ -112,6 +112,12 @@ def typical_sizes(windows: Windows) -> np.ndarray:
     return sizes
 
 
+def packaged_sizes(model: LVCG) -> np.ndarray | None:
+    """What typical_sizes gave for the training records of packaged weights."""
+    sizes = model.facts.get("lead_sizes_mv")
+    return None if sizes is None else np.array([sizes[lead] for lead in LEADS])
+
+
 def write_wfdb(path: Path, mv: np.ndarray, result: Derived, comments: list[str]) -> None:
     """Twelve leads [12,T] as a WFDB record; leads that were not recorded are called '... (derived)'."""
     names = [lead if seen else f"{lead} (derived)" for lead, seen in zip(LEADS, result.recorded, strict=True)]
@@ -176,15 +182,27 @@ def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]
 
 
 def learn(
-    methods: list[LeadMethod], first: str, data: str, preprocess: Preprocess, records: int
+    methods: list[LeadMethod],
+    first: str,
+    data: str,
+    preprocess: Preprocess,
+    records: int,
+    packaged: np.ndarray | None = None,
 ) -> tuple[np.ndarray | None, str]:
-    """Fits what must be fitted; the usual size of leads [12] if a method needs it, and words on sizes by the first."""
+    """Fits what must be fitted; the usual size of leads [12] if a method needs it, and words on sizes by the first.
+
+    `packaged` sizes come with packaged weights, and are taken if nothing else asks for training records.
+    """
     units = {name: unit for method in methods for name, unit in method.units.items()}
     needs_size = "z" in units.values() and preprocess.normalise == "lead"
     words, typical = "as the method gives it, in mV", None
     if units[first] == "z":
         words = "that of the record, one scale for all leads"
-    if needs_size or any(isinstance(method, FittedLeads) for method in methods):
+    fitted = any(isinstance(method, FittedLeads) for method in methods)
+    if needs_size and not fitted and packaged is not None:
+        taken = "not known from this record; the median of the model's training records was taken"
+        return packaged, taken if units[first] == "z" else words
+    if needs_size or fitted:
         if not data or not Path(data).is_dir():
             raise InputError("give --data=SHARDS: the size of unseen leads (or a fit) is learned from training records")
         train = Windows(list_entries([ShardSet(data, "train")], records))
@@ -201,10 +219,9 @@ def derive_record(args: argparse.Namespace) -> int:
     """The command: reads, derives, draws, and writes WFDB if asked."""
     if args.k or len(args.visible) > 1 or args.also:
         raise InputError("--record takes one --visible=LEADS, and neither --k nor --also")
-    usual = "lvcg" if args.checkpoint else "regression"
-    names = check_methods([usual] if args.methods == "all" else args.methods.split(","))
+    names = check_methods(["lvcg"] if args.methods == "all" else args.methods.split(","))
     record, visible, notes = read_visible(args)
-    model = LVCG.load(args.checkpoint) if args.checkpoint else None
+    model = load_network(args.checkpoint, names)
     data = args.fit_data or args.data or (model.config.data.dir if model else "")
     if not model and not data:
         raise InputError("give --checkpoint=RUN, or --data=SHARDS to fit a method without a network")
@@ -212,7 +229,8 @@ def derive_record(args: argparse.Namespace) -> int:
     eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
     methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
     first = names[0]
-    typical, size = learn(methods, first, data, preprocess, args.fit_records)
+    packaged = packaged_sizes(model) if model and not data else None
+    typical, size = learn(methods, first, data, preprocess, args.fit_records, packaged)
 
     result, found = derive(record, visible, preprocess, methods, typical)
     learned = model if first.startswith("lvcg") else None

@@ -6,7 +6,8 @@
 
 Raw records may have any rate, length and leads; they go through the preprocessing of the checkpoint. A record that
 cannot be embedded is listed with the reason in OUT.failures.csv, and the work goes on. The same command writes the same
-bytes on every run: records are computed in order, in batches of one fixed shape.
+bytes on every run: records are computed in order, in batches of one fixed shape. Without --checkpoint the weights that
+the package carries are used.
 """
 
 import argparse
@@ -23,8 +24,7 @@ from data_prep.leads import parse_leads
 from data_prep.progress import progress_bar
 from data_prep.readers import Corpus, RecordRef, open_corpus
 from data_prep.shards import ShardSet, read_metadata
-from lvcg_jax import __version__
-from lvcg_jax.config import load_config
+from lvcg_jax import __version__, weights
 from lvcg_jax.inference import LVCG, join_parts
 from lvcg_jax.lead_views import list_entries
 from lvcg_jax.table import Table, check_ending, record_rows, save_table, window_table
@@ -162,7 +162,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="RUN", help="run directory of lvcg_jax.train")
+    add("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
     add("--data", metavar="SHARDS", help="what to embed: shards of data_prep.build,")
     add("--wfdb", metavar="FOLDER", help="or all WFDB records below a folder (labels.csv, if there, gives the labels),")
     add("--record", metavar="FILE", help="or one file: WFDB, .edf, .npy, .npz, .csv")
@@ -199,10 +199,11 @@ def main(argv: list[str] | None = None) -> int:
     else:
         corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
     check_place(Path(args.out))
+    checkpoint = weights.choose(args.checkpoint)
     if args.random_weights is None:
-        model = LVCG.load(args.checkpoint, args.which)
+        model = LVCG.load(checkpoint, args.which)
     else:
-        config = load_config(Path(args.checkpoint) / "config.json")
+        config = weights.config_of(checkpoint)
         model = LVCG.random(config, args.random_weights, ShardSet(args.data, "train"))
     failures: list[Failure] = []
     options = {"leads": args.leads, "rows": args.rows, "tokens": args.tokens, "failures": failures}

@@ -3,7 +3,8 @@
     python -m lvcg_jax.export --checkpoint=RUN --out=model.stablehlo
 
 Beside it: model.json (inputs, outputs, preprocessing, lead order, checkpoint) and model.md, a model card that shows how
-to call it. The function takes beats as data_prep.preprocess makes them, for any number of records b at once:
+to call it. Without --checkpoint the weights that the package carries are exported. The function takes beats as
+data_prep.preprocess makes them, for any number of records b at once:
     beats [b,n,12,P] float32   normalised     num_beats [b] int32   how many of the n slots are filled
     length [b,n] int32         samples        lead_mask [b] int32   bit i: LEADS[i] may be seen
     complete [b,n] bool        R to R
@@ -25,9 +26,10 @@ from jax import export
 from data_prep.errors import InputError, run_command
 from data_prep.leads import LEADS
 from data_prep.whole_file import write_whole
+from lvcg_jax import weights
 from lvcg_jax.embed import Embedder
 from lvcg_jax.model import PARTS
-from lvcg_jax.model_card import model_card
+from lvcg_jax.model_card import model_card, run_words
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 FORMAT = 1  # of the JSON file
@@ -106,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m lvcg_jax.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--checkpoint", required=True, help="run directory of lvcg_jax.train")
+    parser.add_argument("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
     parser.add_argument("--out", required=True, help="file to write, ending in .stablehlo")
     parser.add_argument("--platforms", default="cpu,cuda,tpu", help="where it shall run (default cpu,cuda,tpu)")
     parser.add_argument("--which", choices=("best", "latest"), default="best", help="which checkpoint of the run")
@@ -116,14 +118,16 @@ def main(argv: list[str] | None = None) -> int:
         raise InputError(f"--out={out} must end in .stablehlo")
     if importlib.util.find_spec("flatbuffers") is None:
         raise InputError("the package flatbuffers is missing: pip install flatbuffers")
-    embedder = Embedder.load(args.checkpoint, args.which)
+    checkpoint = weights.choose(args.checkpoint)
+    embedder = Embedder.load(checkpoint, args.which)
 
     exported = export_embedder(embedder, platforms)
     data = bytes(exported.serialize())
     facts = describe(embedder, exported, data, out.name)
     write_whole(out, data)
     write_whole(out.with_suffix(".json"), json.dumps(facts, indent=2) + "\n")
-    write_whole(out.with_suffix(".md"), model_card(facts, embedder.config, Path(args.checkpoint)))
+    words = embedder.facts.get("card") or run_words(facts, embedder.config, Path(checkpoint))
+    write_whole(out.with_suffix(".md"), model_card(facts, words))
     sizes = f"{len(data) / 2**20:.1f} MiB for {', '.join(platforms)}"
     print(f"{embedder.checkpoint}: {out} ({sizes}), {out.stem}.json and the model card {out.stem}.md")
     return 0

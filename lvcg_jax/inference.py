@@ -2,7 +2,7 @@
 
     from lvcg_jax import LVCG
 
-    model = LVCG.load("runs/paper")
+    model = LVCG.load("runs/paper")  # a run directory, or the name of packaged weights such as "best"
     e = model.embed(signal, fs=500, leads=["I", "II", "V2"])  # [samples, leads] in mV
     e.embedding, e.mean, e.parts["rhythm"], e.rank, e.defects
 
@@ -23,14 +23,12 @@ from data_prep.errors import InputError
 from data_prep.inspect import r_peaks
 from data_prep.leads import LEADS, mask_leads, parse_leads
 from data_prep.shards import ShardSet
-from lvcg_jax.checkpoint import Checkpoints
+from lvcg_jax import weights
 from lvcg_jax.config import load_config, make_model, make_preprocess, make_subsets
-from lvcg_jax.data import BatchMaker, train_batches
 from lvcg_jax.geometry import lead_matrix, lift_matrix, subset_facts
 from lvcg_jax.model import LVCG as Network
 from lvcg_jax.model import PARTS
 from lvcg_jax.pooling import pooled_size
-from lvcg_jax.state import create_state, make_optimizer
 from lvcg_jax.table import beat_weighted_mean
 from lvcg_jax.views import draw_views
 from lvcg_jax.windows import (
@@ -96,25 +94,28 @@ class HeartVector:
 class LVCG:
     """A model with its weights, and the preprocessing that it was trained with."""
 
-    def __init__(self, config: ConfigDict, variables, name: str):
+    def __init__(self, config: ConfigDict, variables, name: str, facts: dict | None = None):
         self.config, self.variables = config, variables
+        self.facts = facts or {}  # what is known of packaged weights, see weights.py
         self.model, self.preprocess = make_model(config), make_preprocess(config)
         self.max_beats = self.preprocess.max_beats
         self.checkpoint = f"{name}#{weights_hash(variables)}"
 
     @classmethod
-    def load(cls, run: str | Path, which: str = "best") -> "LVCG":
-        """The weights of a run directory: the best by validation loss, or the latest."""
-        run = Path(run)
+    def load(cls, checkpoint: str | Path, which: str = "best") -> "LVCG":
+        """The weights of a run directory (the best by validation loss, or the latest), or packaged ones by name."""
+        run = Path(checkpoint)
         if not run.is_dir():
-            raise InputError(f"no run directory {run}: give the --workdir of a training run")
+            return cls.packaged(str(checkpoint), which)
+        from lvcg_jax.checkpoint import Checkpoints  # late: orbax takes a second, and packaged weights do without
+
         config = load_config(run / "config.json")
         try:
             abstract = jax.eval_shape(partial(fresh_state, config), 0)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"{run / 'config.json'} is not the config of a model of this version ({what})") from None
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        here = _first_device()
         placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
         checkpoints = Checkpoints(run)
         try:
@@ -129,8 +130,18 @@ class LVCG:
         return cls(config, {"params": state.eval_params, "batch_stats": state.batch_stats}, f"{run.name}@{step}")
 
     @classmethod
+    def packaged(cls, name: str, which: str = "best") -> "LVCG":
+        """Weights that the package carries, see weights.py; of each there is the best checkpoint only."""
+        found = weights.load(name)
+        if which != "best":
+            raise InputError(f"--which={which} is for run directories: the packaged weights '{name}' are the best ones")
+        return cls(found.config, jax.device_put(found.variables, _first_device()), name, found.facts)
+
+    @classmethod
     def random(cls, config: ConfigDict, seed: int, shards: ShardSet | None) -> "LVCG":
         """Random weights, the control: as initialised; with shards, norm statistics are measured on them."""
+        from lvcg_jax.data import BatchMaker, train_batches  # late, as this is not for inference: grain
+
         model, subsets = make_model(config), make_subsets(config)
         variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
@@ -301,8 +312,14 @@ def _empty_batch(beat_samples: int) -> dict[str, np.ndarray]:
     return record_batch(beats, np.ones(2), np.ones(2), lead_mask=2 ** len(LEADS) - 1, uid=0, capacity=2)
 
 
+def _first_device() -> jax.sharding.Sharding:
+    return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+
 def fresh_state(config: ConfigDict, seed):
     """A train state as initialised from a seed, on a batch of one empty record."""
+    from lvcg_jax.state import create_state, make_optimizer  # late, as this is not for inference: optax
+
     preprocess = make_preprocess(config)
     batch = _empty_batch(preprocess.beat_samples)
     return create_state(config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed)

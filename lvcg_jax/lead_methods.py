@@ -27,6 +27,7 @@ import numpy as np
 from data_prep.errors import InputError
 from data_prep.leads import LEADS, mask_leads
 from data_prep.segment import stitch_beats
+from lvcg_jax import weights
 from lvcg_jax.geometry import lead_matrix, lift_matrix
 from lvcg_jax.inference import LVCG
 from lvcg_jax.windows import pack
@@ -195,6 +196,13 @@ def check_methods(names: Sequence[str], known: Sequence[str] = METHODS) -> list[
             hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
             raise InputError(f"unknown method '{name}': {hint}")
     return list(dict.fromkeys(names))
+
+
+def load_network(checkpoint: str | None, names: Sequence[str]) -> LVCG | None:
+    """The model of --checkpoint, or without it the packaged one if a method of these names has a network."""
+    if checkpoint is None and not SOURCES.keys() & set(names):
+        return None
+    return LVCG.load(weights.choose(checkpoint, f", or --methods={','.join(NO_NETWORK)}"))
 
 
 def make_methods(names: Sequence[str], model: LVCG | None, eps: float, slots: int = SLOTS, rows: int = ROWS):

@@ -1,5 +1,7 @@
-"""The model card of an exported model: a call that works, preprocessing in words, data, training, use, limits."""
+"""Model cards, of exported models and of packaged weights: a call that works, preprocessing in words, data, training,
+use, limits."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -7,10 +9,11 @@ from ml_collections import ConfigDict
 from data_prep.errors import InputError
 from data_prep.shards import read_metadata
 from lvcg_jax.metrics_log import read_metrics
+from lvcg_jax.probe_tables import markdown_table
 
 
-def model_card(facts: dict, config: ConfigDict, run: Path) -> str:
-    """Markdown from the facts of export.describe, the run's config and what the run directory still knows."""
+def model_card(facts: dict, words: dict[str, str]) -> str:
+    """Markdown from the facts of export.describe and the words of run_words."""
     total = sum(facts["parts"].values())
     parts = ", ".join(f"{name} {size}" for name, size in facts["parts"].items())
     sections = [
@@ -20,13 +23,70 @@ def model_card(facts: dict, config: ConfigDict, run: Path) -> str:
         f" program with its weights, for {', '.join(facts['platforms'])} and any number of records at once.",
         "## How to call it\n\n" + example_call(facts),
         "## Preprocessing\n\n" + preprocessing_words(facts),
-        "## Data\n\n" + data_words(config, run),
-        "## Training\n\n" + training_words(facts, config, run),
+        *(f"## {title}\n\n{text}" for title, text in words.items()),
+        *last_sections(facts),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def weights_card(facts: dict, scores: str, half: str) -> str:
+    """Markdown of packaged weights, from NAME.json and words on scores and on half precision."""
+    name = facts["name"]
+    sections = [
+        f"# LVCG weights `{name}`",
+        f"ECG representations learned in the latent vectorcardiogram space, {facts['parameters']:,} parameters, from"
+        f" checkpoint {facts['checkpoint']}. {half}",
+        f"""## How to use them
+
+```python
+from lvcg_jax import LVCG
+
+model = LVCG.load("{name}")
+e = model.embed(signal, fs=500, leads=["I", "II", "V2"])  # signal [samples, leads] in mV; any leads, rate and length
+e.mean  # one vector for the record
+```""",
+        *(f"## {title}\n\n{text}" for title, text in facts["card"].items()),
+        f"## Scores\n\n{scores}",
+        "## Preprocessing\n\n" + preprocessing_words(facts),
+        *last_sections(facts),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def run_words(facts: dict, config: ConfigDict, run: Path) -> dict[str, str]:
+    """Data and training, from the run's config and what the run directory still knows."""
+    return {"Data": data_words(config, run), "Training": training_words(facts, config, run)}
+
+
+def last_sections(facts: dict) -> list[str]:
+    """How every card ends."""
+    return [
         f"## Intended use\n\n{INTENDED_USE}",
         "## Limits\n\n" + LIMITS.format(max_beats=facts["preprocess"]["max_beats"]),
         f"## Licence\n\n{LICENCE}",
     ]
-    return "\n\n".join(sections) + "\n"
+
+
+# Name, licence and source of the corpora, as their own pages state them.
+LICENCES = {
+    "ptbxl": ("PTB-XL 1.0.3", "CC BY 4.0", "Wagner et al., Scientific Data 7:154, 2020"),
+    "cpsc2018": ("CPSC 2018", "CC BY 4.0", "Liu et al., J. Med. Imaging Health Inform. 8:1368, 2018"),
+    "csn": (
+        "Chapman-Shaoxing-Ningbo 1.0.0",
+        "CC BY 4.0",
+        "Zheng et al., Scientific Data 7:48, 2020, and PhysioNet 2022",
+    ),
+    "mimic": ("MIMIC-IV-ECG 1.0", "ODbL 1.0", "Gow et al., PhysioNet 2023"),
+    "ptb": ("PTB Diagnostic 1.0.0", "ODC-By 1.0", "Bousseljot et al., Biomed. Tech. 40 (S1):317, 1995"),
+    "ludb": ("LUDB 1.0.1", "ODC-By 1.0", "Kalyakulina et al., IEEE Access 8:186181, 2020"),
+    "synthetic": ("synthetic ECGs of this program", "none needed", "made up, not recorded from people"),
+}
+
+
+def licence_words(corpora: Sequence[str]) -> str:
+    """A table of the corpora with their licences and whom to name."""
+    table = markdown_table(["data", "licence", "source"], [LICENCES[name] for name in corpora])
+    return "\n".join(["Licences of the data; the weights were derived from it by training:", "", *table]).strip()
 
 
 INTENDED_USE = (

@@ -201,7 +201,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--out", metavar="FILE", help="write everything, classes included, as JSON")
     add("--predictions", metavar="CSV", help="write test probabilities by record (first model, most labels, seed 0)")
-    add("--checkpoint", metavar="RUN", help="finetune: run directory to start from")
+    add("--checkpoint", metavar="RUN", help="finetune: run directory (or packaged weights) to start from")
     add("--data", metavar="SHARDS", help="finetune: shards of data_prep.build")
     add("--epochs", type=int, default=10, help="finetune: passes over the training rows at most (default 10)")
     add("--learning_rate", type=float, default=1e-4, help="finetune: rate of the encoder (default 1e-4), head tenfold")

@@ -9,6 +9,7 @@ each record, from its uid, among subsets that span three dimensions: the same fo
 record of a set that the model was not trained on; what is fitted is then fitted on other patients (five folds).
 A record that lacks a visible lead goes on with the others; one that has none of them, or nothing to compare with, is
 listed under `failures`. For one raw record: a picture, and with --write_wfdb twelve leads, see derive_record.py.
+Without --checkpoint the weights that the package carries are used, or none if no method of --methods has a network.
 
 Axis letters: k row (one view of one record), l lead, T sample.
 """
@@ -23,11 +24,11 @@ from data_prep.errors import InputError, run_command
 from data_prep.leads import LEADS, mask_leads, parse_leads
 from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet, read_metadata
-from lvcg_jax import lead_scores
+from lvcg_jax import lead_scores, weights
 from lvcg_jax.beat_errors import BeatErrors, beat_error_table
 from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.inference import LVCG
-from lvcg_jax.lead_methods import METHODS, NO_NETWORK, NetworkLeads, check_methods, make_methods
+from lvcg_jax.lead_methods import METHODS, NetworkLeads, check_methods, load_network, make_methods
 from lvcg_jax.lead_views import (
     Entry,
     Source,
@@ -196,6 +197,13 @@ def check_alike(fit: ShardSet, data: ShardSet) -> None:
             raise InputError(f"{fit.directory} has {name}={one}, but {data.directory} {two}: build both alike")
 
 
+def was_trained_on(model: LVCG, data: str) -> bool:
+    """Whether these shards are those of the model's training, or of a corpus that packaged weights were trained on."""
+    if model.facts:
+        return read_metadata(data)["corpus"] in model.facts["corpora"]
+    return Path(model.config.data.dir).resolve() == Path(data).resolve()
+
+
 def settings(data: str, split: str, fitted: str, entries: Sequence[Entry], models: Sequence[str]) -> list[str]:
     """What a reader of the table must know."""
     preprocess = entries[0].shards.preprocess
@@ -214,13 +222,12 @@ def settings(data: str, split: str, fitted: str, entries: Sequence[Entry], model
 def evaluate_shards(args: argparse.Namespace) -> int:
     """The whole table for a data set."""
     out = Path(args.out)
-    usual = METHODS if args.checkpoint else NO_NETWORK
-    names = check_methods(usual if args.methods == "all" else args.methods.split(","))
+    names = check_methods(METHODS if args.methods == "all" else args.methods.split(","))
     shown, numbers = [check_visible(parse_leads(text)) for text in args.visible], check_numbers(args.k)
     there = list(read_metadata(args.data)["splits"])
     splits = there if args.split == "all" else [args.split]
     open_splits(args.data, splits, None)
-    model = LVCG.load(args.checkpoint) if args.checkpoint else None
+    model = load_network(args.checkpoint, names)
     eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
     matrix = model.directions if model else lead_matrix("paper")
     sources = [Source(make_methods(names, model, eps))]
@@ -260,7 +267,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         if args.pictures:
             pictures += draw_examples(out, view, scores, sources, train)
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
-    if model and args.split in ("train", "all") and Path(model.config.data.dir).resolve() == Path(args.data).resolve():
+    if model and args.split in ("train", "all") and was_trained_on(model, args.data):
         notes.append("The model was trained on records of this data set that are counted here.")
     text = to_text(results, notes)
     out.mkdir(parents=True, exist_ok=True)
@@ -299,7 +306,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m lvcg_jax.reconstruct", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--checkpoint", metavar="RUN", help="run directory of lvcg_jax.train; without it only methods without network")
+    add("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
     add("--data", metavar="SHARDS", help="shards to measure on (with --record: to learn typical lead sizes from)")
     add("--split", default="test", help="split to measure on (default test), or all")
     add("--visible", action="append", default=[], metavar="LEADS", help="visible leads, e.g. II,V2,V5; may be repeated")

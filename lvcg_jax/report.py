@@ -9,6 +9,7 @@ electrodes, geometry, configuration against the paper's, versions, model card. F
 run directory (or one folder below) under their usual names are found; a part that is not there is left out.
 Of a record: twelve leads on ECG paper with beats, leads that were derived in another colour, intervals and axes, the
 heart vector to turn by hand, signal quality, and the nearest neighbours in a reference set. Not for diagnosis.
+Without --checkpoint it is made with the weights that the package carries.
 """
 
 import argparse
@@ -54,7 +55,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         "--tsne", choices=("yes", "no"), help="t-SNE beside PCA (default yes; 10000 rows: a minute or two)"
     )
     one = parser.add_argument_group("of a record")
-    one.add_argument("--checkpoint", type=Path, metavar="RUN", help="run directory of the model")
+    one.add_argument("--checkpoint", metavar="RUN", help="run directory, or packaged weights by name (default best)")
     one.add_argument("--leads", metavar="I,II,V2", help="leads that are visible (default: all that the record has)")
     one.add_argument(
         "--reference", type=Path, metavar="FILE", help="embeddings to find neighbours in, of the same model"
@@ -70,8 +71,6 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     for name in others:
         if getattr(args, name) is not None:
             raise InputError(f"--{name} does not go with --{kind}: see python -m lvcg_jax.report --help")
-    if args.record and args.checkpoint is None:
-        raise InputError("--record needs --checkpoint=RUN, the run directory of a trained model")
     for name, (_, words) in (RUN_FILES | {"reference": ("FILE", "embeddings of lvcg_jax.embed")}).items():
         path = getattr(args, name)
         if path is not None and not path.exists():
@@ -108,10 +107,11 @@ def main(argv: list[str] | None = None) -> int:
         )
         text = report_run.run_page(options, print)
     else:
-        from lvcg_jax import report_record
+        from lvcg_jax import report_record, weights
 
+        checkpoint = weights.choose(args.checkpoint)
         how = {name: getattr(args, name) for name in ("leads", "reference", "data", "rate", "unit", "lead_names")}
-        options = report_record.Options(args.record, args.checkpoint, **how, start=args.start or 0.0, command=command)
+        options = report_record.Options(args.record, checkpoint, **how, start=args.start or 0.0, command=command)
         text = report_record.record_page(options)
     write_whole(out, text)
     print(f"{out} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")

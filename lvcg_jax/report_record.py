@@ -19,7 +19,7 @@ from data_prep.leads import LEADS, canonical, parse_leads
 from data_prep.preprocess import Preprocess
 from data_prep.readers import Record
 from lvcg_jax import morphology, neighbours, report_map, svg_ecg, vcg, vcg_page
-from lvcg_jax.derive_record import Derived, compare, derive, learn
+from lvcg_jax.derive_record import Derived, compare, derive, learn, packaged_sizes
 from lvcg_jax.geometry import describe_view, lead_matrix
 from lvcg_jax.inference import LVCG, Embedding
 from lvcg_jax.lead_methods import make_methods
@@ -46,7 +46,7 @@ class Options:
     """What the user gave."""
 
     record: str
-    checkpoint: Path
+    checkpoint: str | Path
     leads: str | None = None
     reference: Path | None = None
     data: Path | None = None
@@ -112,9 +112,10 @@ def open_study(options: Options, reference: Table | None) -> Study:
 
 def _sizes(options: Options, model: LVCG, methods: list) -> tuple[np.ndarray | None, str]:
     """Usual sizes of unseen leads [12], from training records where these are at hand, and words on where from."""
-    data = str(options.data or model.config.data.dir or options.checkpoint / "data")
+    data = str(options.data or model.config.data.dir or Path(options.checkpoint) / "data")
+    packaged = None if options.data else packaged_sizes(model)
     try:
-        return learn(methods, "lvcg", data, model.preprocess, TYPICAL_RECORDS)
+        return learn(methods, "lvcg", data, model.preprocess, TYPICAL_RECORDS, packaged)
     except InputError:
         if options.data:
             raise

@@ -248,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m lvcg_jax.robustness", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--checkpoint", required=True, metavar="RUN", help="run directory of lvcg_jax.train")
+    add("--checkpoint", required=True, metavar="RUN", help="run directory, or packaged weights by name")
     add("--data", required=True, metavar="SHARDS", help="labelled shards with train, validation and test splits")
     add("--out", required=True, metavar="DIR", help="folder for everything that is written")
     add("--tasks", default="all", help="label tasks, comma-separated, or all (default)")

@@ -92,8 +92,9 @@ def ecg():
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if any(block.is_run for block in read_blocks(page))])
-def test_what_a_page_shows_runs(page, workspace, ecg, monkeypatch):
+def test_what_a_page_shows_runs(page, workspace, ecg, packaged, monkeypatch):
     monkeypatch.chdir(workspace.folder)
+    monkeypatch.setattr("lvcg_jax.weights.PACKAGED", packaged)
     names = {"signal": ecg}
     for block in read_blocks(page):
         if block.is_run and block.language == "python":

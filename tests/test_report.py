@@ -296,7 +296,6 @@ def test_ticks_are_round_and_curves_keep_their_spikes():
     [
         ([], "--run=RUN"),
         (["--run=RUN", "--record=x.hea"], "not both"),
-        (["--record=x.hea"], "needs --checkpoint"),
         (["--run=gone"], "no run directory gone"),
         (["--run=RUN", "--leads=I"], "--leads does not go with --run"),
         (["--record=ECG", "--checkpoint=RUN", "--probe=p.json"], "--probe does not go with --record"),
