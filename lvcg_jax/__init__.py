@@ -2,7 +2,7 @@
 
     from lvcg_jax import LVCG
 
-    embedding = LVCG.load("best").embed(signal, fs=500, leads=["I", "II", "V2"])  # or a run directory
+    embedding = LVCG.load("paper").embed(signal, fs=500, leads=["I", "II", "V2"])  # or a run directory
 
 Importing the package is quick: JAX is loaded when LVCG is first used.
 """

@@ -2,7 +2,7 @@
 
     from lvcg_jax import LVCG
 
-    model = LVCG.load("runs/paper")  # a run directory, or the name of packaged weights such as "best"
+    model = LVCG.load("runs/paper")  # a run directory, or the name of packaged weights such as "paper"
     e = model.embed(signal, fs=500, leads=["I", "II", "V2"])  # [samples, leads] in mV
     e.embedding, e.mean, e.parts["rhythm"], e.rank, e.defects
 

@@ -72,13 +72,13 @@ def trained_run(shards_dir, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def packaged(trained_run, tmp_path_factory):
-    """A folder with the finished run as packaged weights `best`; tests put it in the place of weights.PACKAGED."""
+    """A folder with the finished run as packaged weights `paper`; tests put it in the place of weights.PACKAGED."""
     from lvcg_jax import package_weights, weights
 
     folder = tmp_path_factory.mktemp("packaged")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weights, "PACKAGED", folder)
-        assert package_weights.main([f"--checkpoint={trained_run}", "--name=best"]) == 0
+        assert package_weights.main([f"--checkpoint={trained_run}", "--name=paper"]) == 0
     return folder
 
 

@@ -29,7 +29,7 @@ from lvcg_jax import LVCG, weights
 from data_prep.corpora.arrays import read_any
 weights.PACKAGED = Path(sys.argv[1])
 record = read_any(sys.argv[2])
-found = LVCG.load("best").embed(record.signal, record.rate, record.leads)
+found = LVCG.load("paper").embed(record.signal, record.rate, record.leads)
 late = {"grain", "orbax", "optax", "tensorflow_datasets", "tensorflow", "matplotlib", "pandas", "wfdb", "sklearn"}
 print(found.mean.tobytes().hex(), sorted(late & sys.modules.keys()))
 """
@@ -54,8 +54,8 @@ def ecg():
 
 
 def test_a_name_embeds_as_the_run_did_and_the_same_every_time(here, model, ecg):
-    one, two = LVCG.load("best"), LVCG.load("best")
-    assert re.fullmatch(r"best#[0-9a-f]{8}", one.checkpoint) and one.checkpoint == two.checkpoint != model.checkpoint
+    one, two = LVCG.load("paper"), LVCG.load("paper")
+    assert re.fullmatch(r"paper#[0-9a-f]{8}", one.checkpoint) and one.checkpoint == two.checkpoint != model.checkpoint
     assert one.preprocess.hash() == model.preprocess.hash()
     first, second, own = (found.embed(ecg, 500, LEADS).mean for found in (one, two, model))
     np.testing.assert_array_equal(first, second)
@@ -65,8 +65,8 @@ def test_a_name_embeds_as_the_run_did_and_the_same_every_time(here, model, ecg):
 
 
 def test_files_say_what_the_weights_are_and_nothing_of_the_machine(here, model, trained_run, shards_dir):
-    facts, card = json.loads((here / "best.json").read_text()), (here / "best.md").read_text()
-    data = (here / "best.safetensors").read_bytes()
+    facts, card = json.loads((here / "paper.json").read_text()), (here / "paper.md").read_text()
+    data = (here / "paper.safetensors").read_bytes()
     assert facts["sha256"] == hashlib.sha256(data).hexdigest()
     assert len(data) - int.from_bytes(data[:8], "little") < 0.6 * 4 * facts["parameters"]  # without its header
     assert facts["checkpoint"] == model.checkpoint and f"@{facts['step']}#" in model.checkpoint
@@ -75,7 +75,7 @@ def test_files_say_what_the_weights_are_and_nothing_of_the_machine(here, model, 
     for words in ("not for diagnosis", "MIT licence", "synthetic ECGs of this program", "cosine within", "None were"):
         assert words in card, words
     command = re.search(r"python -m lvcg_jax.train (.*)", card)[0]
-    assert "--config=configs/pretrain.py:best" in command and "--config.model.token_dim=16" in command
+    assert "--config=configs/pretrain.py:paper" in command and "--config.model.token_dim=16" in command
     assert "'--config.model.stage_features=(8, 16)'" in command
     for text in (json.dumps(facts), card):
         assert str(trained_run.parent) not in text and str(shards_dir) not in text and str(ROOT) not in text
@@ -114,49 +114,49 @@ def test_places_of_the_training_machine_do_not_travel(model, tmp_path):
 @pytest.mark.parametrize(
     "file, damage, words",
     [
-        ("best.safetensors", lambda data: data[:-1], "checksum"),
-        ("best.safetensors", lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], "checksum"),
-        ("best.safetensors", None, "No such file"),
-        ("best.json", lambda data: data[:50], "no readable JSON"),
-        ("best.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "format 99"),
-        ("best.json", lambda data: data.replace(b'"sha256"', b'"sha"'), "no sha256"),
+        ("paper.safetensors", lambda data: data[:-1], "checksum"),
+        ("paper.safetensors", lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:], "checksum"),
+        ("paper.safetensors", None, "No such file"),
+        ("paper.json", lambda data: data[:50], "no readable JSON"),
+        ("paper.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "format 99"),
+        ("paper.json", lambda data: data.replace(b'"sha256"', b'"sha"'), "no sha256"),
     ],
 )
 def test_a_damaged_file_is_told_with_the_remedy(packaged, tmp_path, monkeypatch, file, damage, words):
     monkeypatch.setattr(weights, "PACKAGED", tmp_path)
-    for name in ("best.safetensors", "best.json"):
+    for name in ("paper.safetensors", "paper.json"):
         data = (packaged / name).read_bytes()
         if name != file:
             (tmp_path / name).write_bytes(data)
         elif damage:
             (tmp_path / name).write_bytes(damage(data))
     with pytest.raises(InputError, match=rf"{re.escape(file)} is damaged \(.*{words}.*reinstall") as error:
-        LVCG.load("best")
+        LVCG.load("paper")
     assert "\n" not in str(error.value)
 
 
 def test_weights_of_another_preprocessing_are_refused(here, monkeypatch):
     monkeypatch.setattr("data_prep.preprocess.Preprocess.hash", lambda _: "0123")
     with pytest.raises(InputError, match="which this version of the code does not do: install the version"):
-        LVCG.load("best")
+        LVCG.load("paper")
 
 
 def test_a_wrong_name_lists_what_there_is(here):
-    assert weights.names() == ["best"] and weights.is_packaged("best") and not weights.is_packaged("bets")
-    with pytest.raises(InputError, match=r"no run directory bets, .*did you mean best\? packaged are best"):
-        LVCG.load("bets")
-    with pytest.raises(InputError, match=r"no run directory runs/nothing, .*packaged are best"):
+    assert weights.names() == ["paper"] and weights.is_packaged("paper") and not weights.is_packaged("papers")
+    with pytest.raises(InputError, match=r"no run directory papers, .*did you mean paper\? packaged are paper"):
+        LVCG.load("papers")
+    with pytest.raises(InputError, match=r"no run directory runs/nothing, .*packaged are paper"):
         LVCG.load("runs/nothing")
     with pytest.raises(InputError, match="--which=latest is for run directories"):
-        LVCG.load("best", "latest")
+        LVCG.load("paper", "latest")
 
 
 def test_a_run_directory_goes_before_weights_of_its_name(here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "best").mkdir()
-    assert not weights.is_packaged("best")
-    with pytest.raises(InputError, match="no config.json in best"):
-        LVCG.load("best")
+    (tmp_path / "paper").mkdir()
+    assert not weights.is_packaged("paper")
+    with pytest.raises(InputError, match="no config.json in paper"):
+        LVCG.load("paper")
 
 
 COMMANDS = {
@@ -180,10 +180,10 @@ def test_without_weights_a_command_asks_for_a_checkpoint(nothing, raw_corpus, tm
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_take_best_and_say_so(here, raw_corpus, tmp_path, capsys, name):
+def test_commands_take_packaged_weights_and_say_so(here, raw_corpus, tmp_path, capsys, name):
     assert run_command(name, raw_corpus, tmp_path, *(["--platforms=cpu"] if name == "export" else [])) == 0
-    said, checkpoint = capsys.readouterr().out, LVCG.load("best").checkpoint
-    assert "no --checkpoint given: the packaged weights 'best'\n" in said
+    said, checkpoint = capsys.readouterr().out, LVCG.load("paper").checkpoint
+    assert "no --checkpoint given: the packaged weights 'paper'\n" in said
     if name == "embed":
         assert checkpoint in said and load_table(tmp_path / "e.npz").metadata["checkpoint"] == checkpoint
     elif name == "export":
@@ -200,19 +200,19 @@ def test_scores_of_these_weights_are_on_the_card_and_others_refused(tmp_path):
     result = {"task": "super", "models": ["LVCG", "median"], "cells": cells, "differences": [], "classes": []}
     result |= {"notes": [], "protocol": "ridge", "seeds": 5}
     path = tmp_path / "probe.json"
-    document = {"format": "lvcg-probe-2", "metadata": {"checkpoint": "best#12345678"}, "results": [result]}
+    document = {"format": "lvcg-probe-2", "metadata": {"checkpoint": "paper#12345678"}, "results": [result]}
     path.write_text(json.dumps(document))
     card = package_weights.scores_words(path, ["00000000", "12345678"])  # of the run, and once packaged
     assert "| super | LVCG | 90.0 |" in card and "| super | median | 70.0 |" in card
-    with pytest.raises(InputError, match="holds scores of best#12345678, not of these weights"):
+    with pytest.raises(InputError, match="holds scores of paper#12345678, not of these weights"):
         package_weights.scores_words(path, ["00000000"])
 
 
 def test_mistakes_when_packaging(model, trained_run, tmp_path):
     with pytest.raises(InputError, match="--name=../x"):
         package_weights.main([f"--checkpoint={tmp_path}", "--name=../x"])
-    with pytest.raises(InputError, match="no run directory best"):
-        package_weights.main(["--checkpoint=best", "--name=best"])
+    with pytest.raises(InputError, match="no run directory nobody"):
+        package_weights.main(["--checkpoint=nobody", "--name=paper"])
     with pytest.raises(InputError, match="no licence is known for the corpus 'mine'"):
         package_weights.corpora_of(model.config, trained_run, "ptbxl,mine")
     config = model.config.copy_and_resolve_references()
@@ -226,7 +226,7 @@ def test_the_installation_carries_the_files():
     patterns = project["tool"]["setuptools"]["package-data"]["lvcg_jax"]
     folder = weights.PACKAGED.relative_to(ROOT / "lvcg_jax").as_posix()
     for ending in ("safetensors", "json", "md"):
-        assert any(fnmatch.fnmatch(f"{folder}/best.{ending}", pattern) for pattern in patterns), ending
+        assert any(fnmatch.fnmatch(f"{folder}/paper.{ending}", pattern) for pattern in patterns), ending
     assert any(line.startswith("safetensors") for line in project["project"]["dependencies"])
 
 
