@@ -13,15 +13,17 @@ FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
 
 
 class UpBlock(nn.Module):
-    """x2 linear up-sampling, then a residual pair of convolutions with a 1x1 shortcut."""
+    """x2 linear up-sampling, then a residual pair of convolutions with a 1x1 shortcut.
+
+    A map of channels and one of samples commute, so the shortcut is taken at half the samples and then up-sampled.
+    """
 
     pair: ConvPair
 
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
-        x = upsample2(x)
-        shortcut = Conv1D(self.pair.features, 1, 1, self.pair.dtype, name="shortcut")(x)
-        return gelu(shortcut + self.pair(x, valid, seeds, train), self.pair.gelu_exact)
+        shortcut = upsample2(Conv1D(self.pair.features, 1, 1, self.pair.dtype, name="shortcut")(x))
+        return gelu(shortcut + self.pair(upsample2(x), valid, seeds, train), self.pair.gelu_exact)
 
 
 class BeatDecoder(nn.Module):

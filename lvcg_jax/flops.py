@@ -50,9 +50,9 @@ def decoder_flops(config) -> int:
     length, channels = SEED_LENGTH, model.decoder_seed_features
     total = 2 * model.token_dim * length * channels
     for features in model.decoder_features:
+        total += conv_flops(length, 1, channels, features)  # the shortcut, before it is up-sampled
         length *= 2
         total += conv_flops(length, width, channels, features) + conv_flops(length, width, features, features)
-        total += conv_flops(length, 1, channels, features)
         channels = features
     return total + conv_flops(length, width, channels, channels) + conv_flops(length, 1, channels, num_axes(config))
 

@@ -69,7 +69,7 @@ def test_flops_of_one_convolution_are_the_compilers(length, width, stride):
 
 @pytest.mark.parametrize("variant", ["paper", "demo"])
 def test_flops_of_encoder_and_decoder_are_the_compilers(variant):
-    """The compiler also counts norms and activations: a little more at paper size, a third more where it is narrow."""
+    """The compiler also counts norms and activations, and the plain decoder up-samples before its shortcuts."""
     config = get_config(variant)
     sizes, beats = FrozenConfigDict(config).model, 4
     modules = {
@@ -81,7 +81,7 @@ def test_flops_of_encoder_and_decoder_are_the_compilers(variant):
         variables = jax.eval_shape(lambda x, v, m=module: m.init(jax.random.key(0), x, v, None), x, valid)
         lowered = jax.jit(lambda v, x, ok, m=module: m.apply(v, x, ok, None)).lower(variables, x, valid)
         ratio = lowered.cost_analysis()["flops"] / beats / count(config)
-        assert 1.0 < ratio < (1.1 if variant == "paper" else 1.35), (count.__name__, ratio)
+        assert 1.0 < ratio < (1.15 if variant == "paper" else 1.4), (count.__name__, ratio)
 
 
 def test_flops_of_a_batch():
