@@ -64,6 +64,17 @@ def test_a_name_embeds_as_the_run_did_and_the_same_every_time(here, model, ecg):
     assert [line for line in differences(model.config, one.config) if not line.startswith("data.")] == []
 
 
+def test_the_weights_that_are_shipped_embed_and_know_their_data(ecg):
+    assert "paper" in weights.names()
+    for name in weights.names():
+        found = LVCG.load(name).embed(ecg, 500, LEADS)
+        assert np.isfinite(found.mean).all() and found.mean.std() > 0.01
+        assert {part: values.shape[-1] for part, values in found.parts.items()} == weights.read_facts(name)["parts"]
+        card = (weights.PACKAGED / f"{name}.md").read_text()
+        for words in ("CC BY 4.0", "| super | LVCG |", "| super | median beat |", "not for diagnosis"):
+            assert words in card, words
+
+
 def test_files_say_what_the_weights_are_and_nothing_of_the_machine(here, model, trained_run, shards_dir):
     facts, card = json.loads((here / "paper.json").read_text()), (here / "paper.md").read_text()
     data = (here / "paper.safetensors").read_bytes()
