@@ -28,9 +28,9 @@ def draw_views(
 
     A record whose leads allow none of them shows `num_visible` random leads of those it has, or all if it has fewer.
     """
-    size = np.bitwise_count(np.asarray(subsets))
-    rivals = jnp.asarray(np.bincount(size)[size], jnp.float32)  # [s] subsets of the same size
     subsets = jnp.asarray(subsets, jnp.int32)
+    size = jax.lax.population_count(subsets)
+    rivals = jnp.bincount(size, length=len(LEADS) + 1)[size].astype(jnp.float32)  # [s] subsets of the same size
 
     def draw(record_key, leads):
         subset_key, lead_key = jax.random.split(record_key)
