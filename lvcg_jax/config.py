@@ -160,6 +160,12 @@ def flatten(config: ConfigDict) -> dict[str, object]:
     return flat
 
 
+def telling_fields(config: ConfigDict) -> dict[str, object]:
+    """The flat fields without those that have the value of before they existed: a new field changes no older key."""
+    then = {name: json.dumps(value) for name, value in LATER_FIELDS.items()}
+    return {name: value for name, value in flatten(config).items() if then.get(name) != json.dumps(value)}
+
+
 def save_config(config: ConfigDict, path: Path) -> None:
     """Writes the config as JSON."""
     write_whole(path, json.dumps(json.loads(config.to_json()), indent=2, sort_keys=True) + "\n")

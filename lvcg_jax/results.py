@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from data_prep.errors import InputError, run_command
 from data_prep.progress import progress_bar
 from data_prep.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
-from lvcg_jax.config import LATER_FIELDS, differences, flatten, load_config, read_config_file
+from lvcg_jax.config import differences, load_config, read_config_file, telling_fields
 from lvcg_jax.controls import median_beat_table
 from lvcg_jax.embed import Embedder, embed_dataset
 from lvcg_jax.metrics_log import read_metrics
@@ -36,9 +36,8 @@ OTHER_PROTOCOLS, OTHER_SEEDS = ("paper", "release"), 3  # whose agreement with '
 
 def random_weights_key(config: ConfigDict) -> str:
     """All of a config that its random weights depend on; a field that is added later changes no older key."""
-    old = set(LATER_FIELDS.items())
-    fields = [item for item in flatten(config).items() if item[0].split(".")[0] in ("preprocess", "geometry", "model")]
-    same = {name: value for name, value in fields if isinstance(value, list) or (name, value) not in old}
+    sections = ("preprocess", "geometry", "model")
+    same = {name: value for name, value in telling_fields(config).items() if name.split(".")[0] in sections}
     return json.dumps(same, sort_keys=True)
 
 

@@ -34,6 +34,7 @@ from ml_collections import ConfigDict
 from data_prep.errors import InputError, run_command
 from data_prep.progress import progress_bar
 from data_prep.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
+from data_prep.whole_file import write_whole
 from lvcg_jax.config import read_config_file
 from lvcg_jax.flops import model_flops
 from lvcg_jax.metrics_log import read_metrics
@@ -90,7 +91,7 @@ def base_steps(budget: str, base: Variant, out: Path) -> int:
     if name not in known:
         seconds = seconds_per_step(base, out)
         known[name] = {"steps": max(1, round(60 * float(found[2]) / seconds)), "seconds_per_step": seconds}
-        _write(path, json.dumps(known, indent=1) + "\n")
+        write_whole(path, json.dumps(known, indent=1) + "\n")
     return known[name]["steps"]
 
 
@@ -141,7 +142,7 @@ class Laboratory:
         if not path.exists():
             score = score_table(features.table(self.out), **self.options)
             path.parent.mkdir(exist_ok=True)
-            _write(path, json.dumps(score) + "\n")
+            write_whole(path, json.dumps(score) + "\n")
         return json.loads(path.read_text())
 
     def trial(self, variant: Variant, seeds: int) -> None:
@@ -205,7 +206,7 @@ class Laboratory:
         if line != json.dumps(self.rows.get(row["key"])):
             self.rows[row["key"]] = row
             self.lines.append(line)
-            _write(self.path, "\n".join([*self.lines, ""]))
+            write_whole(self.path, "\n".join([*self.lines, ""]))
         self.publish()
 
     def finalists(self) -> list[Variant]:
@@ -219,12 +220,12 @@ class Laboratory:
     def publish(self) -> None:
         """The page, from the rows alone."""
         text = to_text(list(self.rows.values()))
-        _write(self.out / "experiments.md", text + "\n")
+        write_whole(self.out / "experiments.md", text + "\n")
         if self.args.page:
             page = Path(self.args.page)
             if not page.exists():
                 page.parent.mkdir(parents=True, exist_ok=True)
-                _write(page, INTRO)
+                write_whole(page, INTRO)
             title = f"Search: {self.rows[self.base_key]['study']['corpus']}"
             put_on_page(self.args.page, self.out.resolve().name, title, "lvcg_jax.search", self.args.argv, text)
 
@@ -267,13 +268,6 @@ def trim_run(run: Path) -> None:
             shutil.rmtree(path)
         elif path.name not in KEPT:
             path.unlink()
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from data_prep.errors import InputError
 from data_prep.preprocess import Preprocess
 from data_prep.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
-from lvcg_jax.config import FREE_FIELDS, LATER_FIELDS, differences, flatten, make_model, make_preprocess
+from lvcg_jax.config import FREE_FIELDS, differences, make_model, make_preprocess, telling_fields
 from lvcg_jax.controls import median_beat_table
 from lvcg_jax.embed import embed_dataset
 from lvcg_jax.inference import LVCG
@@ -109,12 +109,7 @@ def reason_of(error: Exception, data: Path | None) -> str:
 
 def fingerprint(config: ConfigDict) -> str:
     """What a config computes, as text: the same before and after a field is added that leaves old runs as they were."""
-    then = {name: json.dumps(value) for name, value in LATER_FIELDS.items()}
-    fields = {
-        name: value
-        for name, value in flatten(config).items()
-        if name not in FREE_FIELDS and then.get(name) != json.dumps(value)
-    }
+    fields = {name: value for name, value in telling_fields(config).items() if name not in FREE_FIELDS}
     return json.dumps(fields, sort_keys=True)
 
 

@@ -10,7 +10,7 @@ from commands import ROOT, get_config
 from data_prep.errors import InputError
 from data_prep.shards import read_metadata
 from lvcg_jax import search, trials
-from lvcg_jax.config import flatten, make_model, make_subsets, read_config_file
+from lvcg_jax.config import LATER_FIELDS, flatten, make_model, make_subsets, read_config_file
 from lvcg_jax.flops import flops_per_beat, model_flops
 from lvcg_jax.results_page import MEDIAN, RANDOM
 from lvcg_jax.search_page import to_text
@@ -221,7 +221,7 @@ def test_keys_outlive_a_field_that_is_added_later(monkeypatch):
     before = trials.fingerprint(config)
     config.model.pooling_for_test = "mean"
     assert trials.fingerprint(config) != before
-    monkeypatch.setitem(trials.LATER_FIELDS, "model.pooling_for_test", "mean")
+    monkeypatch.setitem(LATER_FIELDS, "model.pooling_for_test", "mean")
     assert trials.fingerprint(config) == before
     config.model.pooling_for_test = "other"
     assert trials.fingerprint(config) != before
