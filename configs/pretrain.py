@@ -82,6 +82,7 @@ def paper() -> ConfigDict:
     c.model.rhythm_steps = "seconds"  # successive differences; 'relative': as shares of the mean interval
     c.model.rhythm_positions = 0  # open: slots with a learned vector each
     c.model.structure = "mean"  # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/pooling.py
+    c.model.lead_sizes = False  # the leads' sizes in mV, which normalisation takes away, join the structure
     c.model.embedding_norm = False  # layer norm of each part of the embedding
     c.model.norm = "batch"  # open: 'batch' over valid beats, or 'layer'
     c.model.padding = "ignored"  # 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU

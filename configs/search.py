@@ -117,6 +117,11 @@ def with_extremes(c: ConfigDict) -> None:
     c.model.structure = "mean+std+steps+max+min"
 
 
+def lead_sizes(c: ConfigDict) -> None:
+    """The leads' sizes in mV, which normalisation takes away."""
+    c.model.lead_sizes = True
+
+
 def layer_norm(c: ConfigDict) -> None:
     """No statistics of other records in a token: the same norm in training and in use."""
     c.model.norm = "layer"
@@ -156,7 +161,7 @@ def together(c: ConfigDict) -> None:
 _TERMS = (rhythm_term, all_tokens, view_term)
 _WEIGHTS = (mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
 _GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm)
-_MODEL = (reads_beats, with_std, with_extremes)
+_MODEL = (reads_beats, with_std, with_extremes, lead_sizes)
 _STACKS = (together,)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
 CANDIDATES = {change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING, *_STACKS)}

@@ -78,7 +78,8 @@ class RandomRecords:
         beats = rng.normal(size=(n, 12, self.preprocess.beat_samples)).astype(np.float16)
         complete = np.arange(n) % (n - 1) > 0
         length = rng.integers(60, 120, n)
-        return {"beats": beats, "length": length, "complete": complete, "lead_mask": 4095, "uid": number}
+        whole = {"lead_mask": 4095, "uid": number, "scale": np.full(12, 0.2, np.float32)}
+        return {"beats": beats, "length": length, "complete": complete} | whole
 
 
 class Bench:

@@ -43,6 +43,7 @@ LATER_FIELDS = {
     "model.rhythm_steps": "seconds",
     "model.rhythm_positions": 0,
     "model.structure": "mean",
+    "model.lead_sizes": False,
     "model.embedding_norm": False,
     "model.stitch": False,
     "model.refine": 0,

@@ -54,6 +54,7 @@ class BatchMaker:
             "complete": np.zeros((*shape[:2], capacity), bool),
             "num_beats": counts[:, self.local_groups].astype(np.int32),
             "lead_mask": np.zeros(shape, np.int32),
+            "scale": np.ones((*shape, len(LEADS)), np.float32),
             "uid": np.zeros(shape, np.uint32),
         }
         for a, g in np.ndindex(*shape[:2]):
@@ -65,7 +66,7 @@ class BatchMaker:
                 stop = start + len(example["length"])
                 for name in ("beats", "length", "complete"):
                     batch[name][a, g, start:stop] = example[name]
-                for name in ("lead_mask", "uid"):
+                for name in ("lead_mask", "uid", "scale"):
                     batch[name][a, g, r] = example[name]
                 start = stop
         return batch

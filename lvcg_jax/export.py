@@ -7,7 +7,7 @@ to call it. Without --checkpoint the weights that the package carries are export
 data_prep.preprocess makes them, for any number of records b at once:
     beats [b,n,12,P] float32   normalised     num_beats [b] int32   how many of the n slots are filled
     length [b,n] int32         samples        lead_mask [b] int32   bit i: LEADS[i] may be seen
-    complete [b,n] bool        R to R
+    complete [b,n] bool        R to R         scale [b,12] float32  mV of one normalised unit of each lead
 and gives a dict of the parts of the embedding: structure, dynamics and rhythm, each [b,.] float32.
 """
 
@@ -32,20 +32,21 @@ from lvcg_jax.model import PARTS
 from lvcg_jax.model_card import model_card, run_words
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-FORMAT = 1  # of the JSON file
+FORMAT = 2  # of the JSON file; 2: the function takes `scale` too
 
 
 def embed_function(embedder: Embedder) -> Callable[..., dict[str, jax.Array]]:
     """The embedding as a function of arrays [b,...] alone. In the layout of model.py every record is its own group, so
     that its beats need no packing; they are rounded to float16, as in shards."""
 
-    def embed(beats, length, complete, num_beats, lead_mask) -> dict[str, jax.Array]:
+    def embed(beats, length, complete, num_beats, lead_mask, scale) -> dict[str, jax.Array]:
         batch = {
             "beats": beats.astype(jnp.float16),
             "length": length,
             "complete": complete,
             "num_beats": num_beats[:, None],
             "lead_mask": lead_mask[:, None],
+            "scale": scale[:, None],
         }
         outputs = embedder.model.apply(
             embedder.variables, batch, batch["lead_mask"], embedder.max_beats, method="embed"
@@ -64,6 +65,7 @@ def input_shapes(embedder: Embedder, b) -> dict[str, jax.ShapeDtypeStruct]:
         "complete": jax.ShapeDtypeStruct((b, n), jnp.bool_),
         "num_beats": jax.ShapeDtypeStruct((b,), jnp.int32),
         "lead_mask": jax.ShapeDtypeStruct((b,), jnp.int32),
+        "scale": jax.ShapeDtypeStruct((b, len(LEADS)), jnp.float32),
     }
 
 

@@ -26,6 +26,7 @@ from data_prep.shards import ShardSet
 from lvcg_jax import weights
 from lvcg_jax.config import load_config, make_model, make_preprocess, make_subsets
 from lvcg_jax.geometry import lead_matrix, lift_matrix, subset_facts
+from lvcg_jax.lead_sizes import NUM_SIZES
 from lvcg_jax.model import LVCG as Network
 from lvcg_jax.model import PARTS
 from lvcg_jax.pooling import pooled_size
@@ -156,7 +157,8 @@ class LVCG:
     @property
     def part_sizes(self) -> dict[str, int]:
         """Names and sizes of the parts of the embedding, in order."""
-        structure = pooled_size(self.model.token_dim, self.model.structure)
+        sizes = NUM_SIZES if self.model.lead_sizes else 0
+        structure = pooled_size(self.model.token_dim, self.model.structure) + sizes
         return dict(zip(PARTS, (structure, self.model.state_dim, self.model.rhythm_dim), strict=True))
 
     @property
@@ -309,7 +311,8 @@ def _calibrate(model: Network, num_visible: int, max_beats: int, params, batch_s
 
 def _empty_batch(beat_samples: int) -> dict[str, np.ndarray]:
     beats = np.zeros((2, len(LEADS), beat_samples))
-    return record_batch(beats, np.ones(2), np.ones(2), lead_mask=2 ** len(LEADS) - 1, uid=0, capacity=2)
+    window = {"beats": beats, "length": np.ones(2), "complete": np.ones(2), "scale": np.ones(len(LEADS))}
+    return record_batch(window | {"lead_mask": 2 ** len(LEADS) - 1, "uid": 0}, capacity=2)
 
 
 def _first_device() -> jax.sharding.Sharding:

@@ -4,6 +4,7 @@ A batch is a dict of arrays in the packed layout of masking.py (g groups of r re
     beats [g,m,l,p]   normalised samples          length [g,m]     interval length in samples
     complete [g,m]    a whole R-R interval?       num_beats [g,r]  0 for a row that only fills the batch
     lead_mask [g,r]   bit i: LEADS[i] exists      uid [g,r]        uint32, keys the record's randomness
+    scale [g,r,l]     mV of one normalised unit
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from lvcg_jax.decoder import SEED_LENGTH, BeatDecoder
 from lvcg_jax.dynamics import TemporalModule
 from lvcg_jax.geometry import lead_matrix, lift_table
 from lvcg_jax.layers import mix_bits
+from lvcg_jax.lead_sizes import log_lead_sizes
 from lvcg_jax.masking import beat_mask, beat_owner, to_beats, to_packed, to_records
 from lvcg_jax.pooling import pool_tokens
 from lvcg_jax.resnet1d import BeatEncoder
@@ -94,6 +96,7 @@ class LVCG(nn.Module):
     rhythm_positions: int
     rhythm_head: bool
     structure: str
+    lead_sizes: bool
     embedding_norm: bool
     stitch: bool
     refine: int
@@ -321,16 +324,19 @@ class LVCG(nn.Module):
             outputs["rr"], outputs["rr_mask"], outputs["rr_hidden"] = rr, rr_mask, hidden
             outputs["rr_ratio"], outputs["rr_statistics"] = self.head(self.rhythm(rr, rr_mask, hidden), max_beats)
         if self.is_initializing():
-            self._parts(x, rr, rr_mask)
+            self._parts(x, batch, visible)
         return outputs
 
-    def _parts(self, x: dict[str, Any], rr: jax.Array, rr_mask: jax.Array) -> dict[str, jax.Array]:
+    def _parts(self, x: dict[str, Any], batch: Batch, visible: jax.Array) -> dict[str, jax.Array]:
         """The parts of the embedding, each [g,r,.]."""
-        tokens, mask = x["tokens"], x["mask"]
+        mask, structure = x["mask"], pool_tokens(x["tokens"], x["mask"], self.structure)
+        if self.lead_sizes:
+            sizes = log_lead_sizes(batch["scale"], visible_leads(visible), jnp.asarray(self.directions))
+            structure = jnp.concatenate([structure, sizes], axis=-1)
         parts = {
-            "structure": pool_tokens(tokens, mask, self.structure),
+            "structure": structure,
             "dynamics": x["state"],
-            "rhythm": _split(self.rhythm(rr, rr_mask), *mask.shape[:2]),
+            "rhythm": _split(self.rhythm(*self._rr(batch, mask.shape[-1])), *mask.shape[:2]),
         }
         if self.embedding_norm:
             parts = {name: getattr(self, f"norm_{name}")(part) for name, part in parts.items()}
@@ -339,7 +345,7 @@ class LVCG(nn.Module):
     def embed(self, batch: Batch, visible: jax.Array, max_beats: int) -> dict[str, jax.Array]:
         """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d] with their mask."""
         x = self._encode(batch, visible, None, max_beats)
-        return self._parts(x, *self._rr(batch, max_beats)) | {"tokens": x["tokens"], "mask": x["mask"]}
+        return self._parts(x, batch, visible) | {"tokens": x["tokens"], "mask": x["mask"]}
 
     def reconstruct(self, batch: Batch, visible: jax.Array, max_beats: int, source: str = "predicted") -> jax.Array:
         """All twelve leads of each beat [g,m,l,p] from the visible ones, decoded from the temporal module's tokens

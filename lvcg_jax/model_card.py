@@ -124,7 +124,7 @@ fill = lambda x: np.pad(x, [(0, {n} - len(x))] + [(0, 0)] * (x.ndim - 1))
 arrays = [np.stack([fill(getattr(w, name)) for w in windows]) for name in ("beats", "length", "complete")]
 counts = np.array([len(w.length) for w in windows], np.int32)
 masks = np.array([w.lead_mask for w in windows], np.int32)
-parts = embed(*arrays, counts, masks)
+parts = embed(*arrays, counts, masks, np.stack([w.scale for w in windows]).astype(np.float32))
 embedding = np.concatenate([parts[name] for name in facts["parts"]], axis=-1)  # [windows, {total}]
 ```
 
@@ -134,7 +134,8 @@ Inputs, in this order, for b records of at most {n} beats (unused slots may hold
 |---|---|---|
 {_table_of(facts["inputs"])}
 
-Bit i of `lead_mask` says that lead i may be seen, in the order {", ".join(facts["leads"])}. The call gives a dict:
+Bit i of `lead_mask` says that lead i may be seen, in the order {", ".join(facts["leads"])}; `scale` is the mV of one
+normalised unit of each lead, which some models read. The call gives a dict:
 
 | part | shape | type |
 |---|---|---|

@@ -44,6 +44,7 @@ def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) 
         "num_beats": shape((groups, rows), jnp.int32),
         "lead_mask": shape((groups, rows), jnp.int32),
         "uid": shape((groups, rows), jnp.uint32),
+        "scale": shape((groups, rows, 12), jnp.float32),
     }
     model, tx = make_model(config), make_optimizer(config)
     state = jax.eval_shape(lambda b: create_state(config, model, tx, b, beats, 0), batch)

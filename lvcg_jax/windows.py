@@ -79,7 +79,7 @@ def corpus_windows(
         if not outcome.windows:
             failures.append(Failure(ref.record_id, None, outcome.reason))
         for window in outcome.windows:
-            names = ("beats", "start", "length", "complete", "lead_mask", "window", "signal", "start_seconds")
+            names = ("beats", "start", "length", "complete", "scale", "lead_mask", "window", "signal", "start_seconds")
             yield {name: getattr(window, name) for name in names} | {
                 "record_id": ref.record_id,
                 "patient_id": patient,
@@ -166,6 +166,7 @@ def make_batch(windows: Sequence[dict], slots: int, rows: int) -> dict[str, np.n
         "num_beats": np.zeros((1, rows), np.int32),
         "lead_mask": np.zeros((1, rows), np.int32),
         "visible": np.zeros((1, rows), np.int32),
+        "scale": np.ones((1, rows, len(LEADS)), np.float32),
         "uid": np.zeros((1, rows), np.uint32),
     }
     start = 0
@@ -173,17 +174,16 @@ def make_batch(windows: Sequence[dict], slots: int, rows: int) -> dict[str, np.n
         stop = start + len(window["length"])
         for name in ("beats", "length", "complete"):
             batch[name][0, start:stop] = window[name]
-        for name in ("lead_mask", "visible", "uid"):
+        for name in ("lead_mask", "visible", "uid", "scale"):
             batch[name][0, r] = window[name]
         batch["num_beats"][0, r] = stop - start
         start = stop
     return batch
 
 
-def record_batch(beats, length, complete, lead_mask: int, uid: int, capacity: int) -> dict[str, np.ndarray]:
-    """One record's beats [n,l,p] as a batch with `capacity` slots, so that any beat count shares one compilation."""
-    window = {"beats": beats, "length": length, "complete": complete, "lead_mask": lead_mask, "uid": uid}
-    batch = make_batch([window | {"visible": lead_mask}], capacity, 1)
+def record_batch(window: dict, capacity: int) -> dict[str, np.ndarray]:
+    """One window as a batch with `capacity` slots, so that any beat count shares one compilation."""
+    batch = make_batch([window | {"visible": window["lead_mask"]}], capacity, 1)
     del batch["visible"]
     return batch
 

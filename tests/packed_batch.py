@@ -38,6 +38,7 @@ def random_records(counts, beat_samples, seed=0, lead_masks=None):
             "length": rng.integers(40, 160, n).astype(np.int32),
             "complete": np.array([0 < k < n - 1 for k in range(n)], bool),
             "lead_mask": mask,
+            "scale": rng.uniform(0.05, 0.5, 12).astype(np.float32),
             "uid": rng.integers(2**32, dtype=np.uint32),
         }
         for n, mask in zip(counts, masks, strict=True)
@@ -55,6 +56,7 @@ def pack(records, groups, capacity, padding=0.0):
         "num_beats": np.array([len(r["length"]) for r in records], np.int32).reshape(groups, rows),
         "lead_mask": np.array([r["lead_mask"] for r in records], np.int32).reshape(groups, rows),
         "uid": np.array([r["uid"] for r in records], np.uint32).reshape(groups, rows),
+        "scale": np.array([r["scale"] for r in records]).reshape(groups, rows, 12),
     }
     for g in range(groups):
         for name in ("beats", "length", "complete"):

@@ -22,14 +22,14 @@ from lvcg_jax.embed import Embedder
 from lvcg_jax.model import PARTS
 from lvcg_jax.scaling import abstract_programs
 
-INPUTS = ("beats", "length", "complete", "num_beats", "lead_mask")
+INPUTS = ("beats", "length", "complete", "num_beats", "lead_mask", "scale")
 WITH_JAX_ALONE = """
 import sys
 import numpy as np
 from jax import export
 embed = export.deserialize(open(sys.argv[1], "rb").read()).call
 inputs = np.load(sys.argv[2])
-names = ("beats", "length", "complete", "num_beats", "lead_mask")
+names = ("beats", "length", "complete", "num_beats", "lead_mask", "scale")
 results = {}
 for b in (1, 5):
     for part, x in embed(*(inputs[name][:b] for name in names)).items():
@@ -63,6 +63,7 @@ def _inputs(shards_dir, records):
         "complete": np.ones((records, 20), bool),
         "num_beats": np.array([len(e["length"]) for e in examples], np.int32),
         "lead_mask": np.array([e["lead_mask"] for e in examples], np.int32),
+        "scale": np.stack([e["scale"] for e in examples]),
     }
     for row, example in enumerate(examples):
         for name in ("beats", "length", "complete"):
@@ -88,7 +89,7 @@ def test_the_lead_mask_says_what_is_seen(embedder, shards_dir):
     embed = jax.jit(export.embed_function(embedder))
     shown = embed(*(few[name] for name in INPUTS))
     batch = {name: x if x.ndim > 1 else x[:, None] for name, x in inputs.items()}
-    batch["beats"] = batch["beats"].astype(np.float16)
+    batch["beats"], batch["scale"] = batch["beats"].astype(np.float16), batch["scale"][:, None]
     expected = embedder.embed_batch(batch, visible=few["lead_mask"][:, None])
     for part in PARTS:
         np.testing.assert_allclose(shown[part], expected[part][:, 0], atol=1e-5)

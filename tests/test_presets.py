@@ -16,6 +16,7 @@ from data_prep.leads import mask_leads
 from data_prep.segment import cut_beats, stitch_beats
 from lvcg_jax import release
 from lvcg_jax.config import CHOICES, LATER_FIELDS, flatten, load_config, make_model, make_subsets, save_config
+from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.layers import gelu
 from lvcg_jax.losses import loss_terms
 from lvcg_jax.masking import beat_mask
@@ -35,7 +36,7 @@ OTHERS = [(name, value) for name in LATER_FIELDS for value in CHOICES.get(name, 
 OTHERS += [("model.dynamics_layers", 2), ("model.rhythm_positions", SLOTS), ("model.refine", 4)]
 OTHERS += [("model.embedding_norm", True), ("model.stitch", True), ("loss.lambda_base", 1.0)]
 OTHERS += [("model.structure", "anchor"), ("model.structure", "mean+std"), ("loss.lambda_view", 1.0)]
-OTHERS += [("geometry.most_visible", 6), ("train.start_from", "runs/other")]
+OTHERS += [("geometry.most_visible", 6), ("model.lead_sizes", True), ("train.start_from", "runs/other")]
 
 
 def changed(**fields):
@@ -182,8 +183,7 @@ def test_structure_part_and_its_norm(structure, norm):
     rng, mask = np.random.default_rng(0), np.asarray(beat_mask(BATCH["num_beats"], SLOTS))
     tokens = np.where(mask[..., None], rng.normal(size=(1, 4, SLOTS, 16)), 0.0).astype(np.float32)
     x = {"tokens": tokens, "mask": mask, "state": tokens[:, :, 0]}
-    rr, rr_mask = model.apply(variables, BATCH, SLOTS, method="_rr")
-    parts = model.apply(variables, x, rr, rr_mask, method="_parts")
+    parts = model.apply(variables, x, BATCH, VISIBLE, method="_parts")
     for r, n in enumerate(COUNTS):
         expected = tokens[0, r, 1] if structure == "anchor" else tokens[0, r, :n].mean(0)
         if norm:
@@ -202,6 +202,24 @@ def test_pooled_statistics_are_those_of_the_valid_beats():
         steps = np.diff(beats, axis=0) if n > 1 else np.zeros((1, 3))
         expected = [beats.mean(0), beats.std(0), np.sqrt((steps**2).mean(0)), beats.max(0), beats.min(0)]
         np.testing.assert_allclose(row, np.concatenate(expected), atol=1e-5)
+
+
+def test_lead_sizes_are_those_in_mv_and_unseen_leads_get_what_the_seen_ones_suggest():
+    config = changed(model__lead_sizes=True, geometry__matrix="dower")
+    model, plain = make_model(config), make_model(changed(geometry__matrix="dower"))
+    variables = random_variables(model, BATCH, SLOTS)
+    structure = model.apply(variables, BATCH, VISIBLE, SLOTS, method="embed")["structure"][0]
+    sizes = np.asarray(structure)[:, -12:]
+    tokens_only = plain.apply(variables, BATCH, VISIBLE, SLOTS, method="embed")["structure"][0]
+    np.testing.assert_array_equal(structure[:, :-12], tokens_only)
+    length = np.log(np.linalg.norm(lead_matrix("dower"), axis=1))
+    for r, seen in enumerate(mask_leads(VISIBLE[0])):
+        np.testing.assert_allclose(sizes[r, seen], np.log(RECORDS[r]["scale"][seen]), atol=1e-5)
+        expected = length[~seen] + (np.log(RECORDS[r]["scale"]) - length)[seen].mean()
+        np.testing.assert_allclose(sizes[r, ~seen], expected, atol=1e-5)
+    spoiled = BATCH | {"scale": np.where(mask_leads(VISIBLE), BATCH["scale"], np.nan)}
+    other = model.apply(variables, spoiled, VISIBLE, SLOTS, method="embed")["structure"][0]
+    np.testing.assert_array_equal(other, structure)
 
 
 # ---- objective: ours

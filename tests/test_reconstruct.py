@@ -120,8 +120,7 @@ def test_the_network_gives_the_same_leads_alone_and_in_a_batch(model, methods, e
     windows = [w | {"visible": THREE} for w in Windows(entries[:5])]
     together = predict(methods[:1], windows)
     for i, window in ((0, windows[0]), (4, windows[4])):
-        names = ("beats", "length", "complete", "lead_mask", "uid")
-        batch = record_batch(*(window[name] for name in names), capacity=model.max_beats)
+        batch = record_batch(window, model.max_beats)
         for name, source in SOURCES.items():
             shown = np.array([[THREE]], np.int32)
             options = {"source": source, "method": "reconstruct"}
