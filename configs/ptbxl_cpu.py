@@ -28,7 +28,10 @@ from lvcg_jax.config import read_config_file
 
 
 def get_config(variant: str = "paper") -> ConfigDict:
-    c = read_config_file(Path(__file__).with_name("pretrain.py"))
+    presets = {"paper": "paper", "record_dower": "paper", "best": "best", "small": "small"}
+    if variant not in presets:
+        raise ValueError(f"unknown config variant '{variant}': choose from {', '.join(presets)}")
+    c = read_config_file(Path(__file__).with_name(f"pretrain.py:{presets[variant]}"))
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
     c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
     c.optim.learning_rate = 1e-3  # a short schedule: 1,600 steps are seven passes over 15,245 records
@@ -42,6 +45,10 @@ def get_config(variant: str = "paper") -> ConfigDict:
     if variant == "record_dower":
         c.preprocess.normalise = "record"
         c.geometry.matrix = "dower"
-    elif variant != "paper":
-        raise ValueError(f"unknown config variant '{variant}': choose from paper, record_dower")
+    if variant == "best":  # goes on where the first run ended, with --config.train.start_from=runs/ptbxl_cpu
+        c.optim.learning_rate = 7e-4
+        c.optim.warmup_steps = 50
+        c.train.steps = 600
+    if variant == "small":
+        c.optim.learning_rate = 2e-3
     return c

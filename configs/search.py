@@ -15,17 +15,9 @@ from lvcg_jax.config import read_config_file
 
 def base() -> ConfigDict:
     """The paper's method with a tenth of its compute a beat, and what a short run on PTB-XL needs."""
-    c = read_config_file(Path(__file__).with_name("pretrain.py"))
+    c = read_config_file(Path(__file__).with_name("pretrain.py:tenth"))
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
     c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
-    c.model.token_dim = 128
-    c.model.state_dim = 128
-    c.model.rhythm_dim = 128
-    c.model.stem_features = 16
-    c.model.stage_features = (32, 64, 96, 128)
-    c.model.stage_blocks = (2, 2, 2, 1)
-    c.model.decoder_seed_features = 64
-    c.model.decoder_features = (64, 32, 16, 16, 8)
     c.optim.learning_rate = 2e-3  # a small model and few steps; the warm-up becomes a tenth of them
     c.data.batch_size = 64
     c.train.checkpoint_every = 100
