@@ -94,6 +94,21 @@ def record_norm(c: ConfigDict) -> None:
     c.preprocess.normalise = "record"
 
 
+def lead_ii_peaks(c: ConfigDict) -> None:
+    """R peaks from lead II, as the paper; needs its own shards."""
+    c.preprocess.peaks = "lead_ii"
+
+
+def papers_eps(c: ConfigDict) -> None:
+    """The lift regularised as in the paper, so that nearly degenerate views amplify up to fifty times."""
+    c.geometry.eps = 1e-4
+
+
+def wide_tokens(c: ConfigDict) -> None:
+    """Twice as many numbers a token, the same convolutions."""
+    c.model.token_dim = 256
+
+
 def reads_beats(c: ConfigDict) -> None:
     """The GRU reads every beat's token: else its state knows the first beat only."""
     c.model.dynamics_input = "encoded"
@@ -152,8 +167,8 @@ def together(c: ConfigDict) -> None:
 
 _TERMS = (rhythm_term, all_tokens, view_term)
 _WEIGHTS = (mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
-_GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm)
-_MODEL = (reads_beats, with_std, with_extremes, lead_sizes)
+_GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm, papers_eps)
+_MODEL = (lead_ii_peaks, wide_tokens, reads_beats, with_std, with_extremes, lead_sizes)
 _STACKS = (together,)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
 CANDIDATES = {change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING, *_STACKS)}

@@ -4,6 +4,7 @@
 
 peak        matrix multiplication, the best of some sizes
 train       one optimiser step                 embed    the embeddings of one batch
+packaged    the embeddings of one batch by each of the weights that the package carries
 input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
 
@@ -41,10 +42,12 @@ from data_prep.progress import progress_bar
 from data_prep.readers import Corpus, open_corpus
 from data_prep.shards import ShardSet
 from data_prep.synthetic import write_corpus
+from lvcg_jax import weights
 from lvcg_jax.checkpoint import Checkpoints
 from lvcg_jax.config import make_model, make_preprocess, make_subsets, read_config_file
 from lvcg_jax.data import BatchMaker, check_batch_size, train_batches
 from lvcg_jax.flops import model_flops
+from lvcg_jax.inference import LVCG
 from lvcg_jax.measure import Program, TrainProgram, take_turns
 from lvcg_jax.plain import make_plain_model, pad_batch, unknown_fields
 from lvcg_jax.sharding import batch_sharding, make_mesh, replicated, state_sharding
@@ -143,6 +146,11 @@ class Bench:
         """A fresh train state, of either model: they share their parameters."""
         return jax.jit(self._init, out_shardings=self.shardings)(0)
 
+    @property
+    def variables(self) -> dict:
+        """What the state embeds with."""
+        return {"params": self.state.params, "batch_stats": self.state.batch_stats}
+
     @cached_property
     def peak(self) -> dict[str, float]:
         """GFLOP/s of a matrix product in the model's compute type, rows spread over the devices: the best by size."""
@@ -192,9 +200,8 @@ def bench_train(bench: Bench) -> dict:
     return compare(bench, "train", programs, arrays, accumulate)
 
 
-def embed_program(bench: Bench, name: str, batch: dict[str, np.ndarray]) -> Program:
-    """The embedding of a batch [g,...] by the model of this name."""
-    model, variables = bench.models[name], {"params": bench.state.params, "batch_stats": bench.state.batch_stats}
+def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) -> Program:
+    """The embedding of a batch [g,...] by a model."""
 
     def embed(variables, batch):
         return model.apply(variables, batch, batch["lead_mask"], bench.max_beats, method="embed")
@@ -206,7 +213,7 @@ def bench_embed(bench: Bench) -> dict:
     arrays = {"ours": {name: x[0] for name, x in bench.typical(1).items()}}
     if bench.baseline:
         arrays["baseline"] = pad_batch(arrays["ours"], bench.max_beats)
-    programs = {name: embed_program(bench, name, batch) for name, batch in arrays.items()}
+    programs = {name: embed_program(bench, bench.models[name], bench.variables, x) for name, x in arrays.items()}
     line = compare(bench, "embed", programs, arrays, 1)
     if bench.baseline:
         line["several_batches"] = several_batches(bench)
@@ -223,7 +230,7 @@ def several_batches(bench: Bench) -> dict:
             batch = packed if name == "ours" else pad_batch(packed, int(packed["num_beats"].max()))
             shape = batch["beats"].shape
             if shape not in known:
-                known[shape] = embed_program(bench, name, batch)
+                known[shape] = embed_program(bench, bench.models[name], bench.variables, batch)
             seconds[name] += take_turns({name: known[shape]}, 1)[name][0]
     records, line = bench.repeats * bench.batch_size, {"batches": bench.repeats}
     for name, known in programs.items():
@@ -236,6 +243,20 @@ def several_batches(bench: Bench) -> dict:
     for field in ("records_per_second", "records_per_second_with_compiling"):
         line[f"ratio_{field}"] = line["ours"][field] / line["baseline"][field]
     return line
+
+
+def bench_packaged(bench: Bench) -> dict:
+    """The embedding of a batch of made-up records by each of the weights that the package carries, in turns."""
+    programs = {}
+    for name in weights.names():
+        found = LVCG.load(name)
+        make = BatchMaker(RandomRecords(found.preprocess), 1, bench.groups, range(bench.groups), True)
+        batch = {field: x[0] for field, x in make(np.arange(bench.batch_size)).items()}
+        programs[name] = embed_program(bench, found.model, found.variables, batch)
+    seconds = take_turns(programs, bench.repeats, "packaged")
+    speed = {name: bench.batch_size / statistics.median(times) for name, times in seconds.items()}
+    slowest = min(speed.values())
+    return {"records_per_second": speed, "times_the_slowest": {name: x / slowest for name, x in speed.items()}}
 
 
 def compare(bench: Bench, part: str, programs: dict[str, Program], arrays: dict[str, dict], accumulate: int) -> dict:
@@ -305,6 +326,7 @@ PARTS = {
     "peak": bench_peak,
     "train": bench_train,
     "embed": bench_embed,
+    "packaged": bench_packaged,
     "input": bench_input,
     "prepare": bench_prepare,
     "checkpoint": bench_checkpoint,

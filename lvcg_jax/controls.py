@@ -4,6 +4,7 @@ A learned embedding that does not beat these features in a linear probe has not 
 carries them. Numpy only.
 
     python -m lvcg_jax.controls --data=SHARDS --out=median_beat.npz
+    python -m lvcg_jax.controls --data=SHARDS --out=beat_and_sizes.npz --sizes
 
 Axis letters: m record, n beat, l lead, p sample in beat, k component.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.errors import InputError, run_command
-from data_prep.leads import mask_leads
+from data_prep.leads import LEADS, mask_leads
 from data_prep.shards import read_metadata
 from lvcg_jax.table import Table, save_table, window_table
 from lvcg_jax.windows import dataset_windows, without_samples
@@ -61,6 +62,13 @@ def rr_features(example: dict, rate: float | None = None) -> np.ndarray:
     return np.array([rr.mean(), rr.std(), rr.min(), rr.max(), rr.std() / rr.mean(), rmssd, len(rr)], np.float32)
 
 
+def log_sizes(example: dict) -> np.ndarray:
+    """Logarithms of the leads' sizes in mV, float32 [l]; a missing lead gets the mean of the others."""
+    present = mask_leads(int(example["lead_mask"]))
+    logs = np.log(np.where(present, example["scale"], 1.0))
+    return np.where(present, logs, logs[present].mean()).astype(np.float32)
+
+
 def raw_features(examples: Iterable[dict], rate: float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """(median beats [m,l*p], R-R statistics [m,7]) of decoded examples; `rate` in Hz if they do not hold it."""
     pairs = [(median_beat(example), rr_features(example, rate)) for example in examples]
@@ -101,8 +109,11 @@ def median_beat_features(
     return np.concatenate([pca.project(beats), rr.astype(np.float32)], axis=1), pca
 
 
-def median_beat_table(data: str | Path, splits: Sequence[str] | None = None) -> Table:
-    """The median-beat control of these splits of a data set (default: all), as a table that the probe reads."""
+def median_beat_table(data: str | Path, splits: Sequence[str] | None = None, sizes: bool = False) -> Table:
+    """The median-beat control of these splits of a data set (default: all), as a table that the probe reads.
+
+    With `sizes` also the leads' sizes: the control of models that read them.
+    """
     metadata = read_metadata(data)
     rows: list[dict] = []
 
@@ -118,7 +129,11 @@ def median_beat_table(data: str | Path, splits: Sequence[str] | None = None) -> 
         "preprocess_hash": metadata["preprocess_hash"],
         "tasks": json.dumps(metadata["tasks"]),
     }
-    return window_table(rows, features, {"median_beat": pca.axes.shape[1], "rr": rr.shape[1]}, facts)
+    parts = {"median_beat": pca.axes.shape[1], "rr": rr.shape[1]}
+    if sizes:
+        features = np.concatenate([features, [log_sizes(row) for row in rows]], axis=1)
+        parts["sizes"] = len(LEADS)
+    return window_table(rows, features, parts, facts)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -127,8 +142,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--data", required=True, help="shards of data_prep.build")
     parser.add_argument("--out", required=True, help="table to write: .npz or .parquet")
+    parser.add_argument("--sizes", action="store_true", help="also the leads' sizes in mV, for models that read them")
     args = parser.parse_args(argv)
-    table = median_beat_table(args.data)
+    table = median_beat_table(args.data, sizes=args.sizes)
     save_table(args.out, table)
     print(
         f"median-beat features of {len(table.record_id)} records, {table.embedding.shape[1]} numbers each: {args.out}"

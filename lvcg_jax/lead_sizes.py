@@ -7,7 +7,6 @@ from data_prep.leads import LEADS
 from lvcg_jax.masking import masked_mean
 
 NUM_SIZES = len(LEADS)
-SMALLEST_MV = 1e-3  # a lead smaller than this counts as this large
 
 
 def log_lead_sizes(scale: jax.Array, visible: jax.Array, directions: jax.Array) -> jax.Array:
@@ -17,6 +16,6 @@ def log_lead_sizes(scale: jax.Array, visible: jax.Array, directions: jax.Array) 
     that are seen, each relative to the length of its direction. Nothing else of an unseen lead enters.
     """
     length = jnp.log(jnp.linalg.norm(directions, axis=-1))
-    relative = jnp.log(jnp.maximum(jnp.where(visible, scale, 1.0), SMALLEST_MV)) - length
+    relative = jnp.log(jnp.where(visible, scale, 1.0)) - length
     expected = masked_mean(relative, visible, -1)[..., None]
     return length + jnp.where(visible, relative, expected)

@@ -206,7 +206,11 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         "optimiser": f"AdamW, learning rate {o.learning_rate:g} ({o.schedule}, warm-up {o.warmup_steps}), weight decay"
         f" {o.weight_decay:g}, clip {o.clip_norm:g}",
         "batch": f"{config.data.batch_size} records",
-        "steps": f"{config.train.steps:,} planned, checkpoint {facts['checkpoint']}",
+        "steps": f"{config.train.steps:,} planned, checkpoint {facts['checkpoint']}"
+        + (f"; started with the weights of {Path(config.train.start_from).name}" if config.train.start_from else ""),
+        "leads' sizes": "a part of the structure: a wrong unit or gain moves the embedding"
+        if m.lead_sizes
+        else "not read",
         "compute type": m.dtype,
         "seed": config.seed,
     }

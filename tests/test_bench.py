@@ -15,7 +15,7 @@ from ml_collections import FrozenConfigDict
 
 from data_prep.errors import InputError
 from data_prep.shards import ShardSet
-from lvcg_jax import bench, plain
+from lvcg_jax import bench, plain, weights
 from lvcg_jax.config import make_preprocess
 from lvcg_jax.data import BatchMaker
 from lvcg_jax.flops import conv_flops, decoder_flops, encoder_flops, flops_per_beat, model_flops
@@ -133,6 +133,12 @@ def test_embedding_batch_after_batch_is_told_with_and_without_compiling(lines):
         assert fields["records_per_second_with_compiling"] < fields["records_per_second"]
     ratio = several["ours"]["records_per_second"] / several["baseline"]["records_per_second"]
     assert several["ratio_records_per_second"] == pytest.approx(ratio, rel=1e-3)
+
+
+def test_packaged_weights_are_timed_side_by_side(lines):
+    speed, times = lines["packaged"]["records_per_second"], lines["packaged"]["times_the_slowest"]
+    assert list(speed) == weights.names() and min(times.values()) == 1.0
+    assert all(times[name] == pytest.approx(x / min(speed.values()), rel=1e-3) for name, x in speed.items())
 
 
 def test_the_trace_is_written(lines, folder):

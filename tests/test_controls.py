@@ -43,6 +43,14 @@ def test_missing_lead_is_zero_whatever_is_stored_there():
     assert np.isfinite(controls.median_beat(empty)).all()
 
 
+def test_sizes_are_logarithms_and_a_missing_lead_gets_the_mean():
+    scale = np.linspace(0.1, 0.5, 12)
+    sizes = controls.log_sizes({"lead_mask": 4095 & ~(1 << 7), "scale": np.where(np.arange(12) == 7, 0.0, scale)})
+    present = np.arange(12) != 7
+    np.testing.assert_allclose(sizes[present], np.log(scale[present]), rtol=1e-6)
+    np.testing.assert_allclose(sizes[7], np.log(scale[present]).mean(), rtol=1e-6)
+
+
 def test_rr_features_are_seconds_of_complete_beats():
     one = example(length=np.array([999, 80, 100, 90, 110, 999]))
     expected = [0.95, np.std([0.8, 1.0, 0.9, 1.1]), 0.8, 1.1, np.std([0.8, 1.0, 0.9, 1.1]) / 0.95]

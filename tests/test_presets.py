@@ -62,7 +62,7 @@ def test_a_run_from_before_a_field_existed_has_the_papers_value(tmp_path):
     assert flatten(load_config(tmp_path / "config.json")) == flatten(paper)
 
 
-def test_best_differs_from_paper_in_the_rhythm_loss_only():
+def test_best_differs_from_paper_in_what_docs_presets_lists():
     paper, best = flatten(get_config("paper")), flatten(get_config("best"))
     assert {name for name in best if best[name] != paper[name]} == {
         "geometry.eps", "loss.lambda_rhythm", "model.lead_sizes", "preprocess.peaks"
