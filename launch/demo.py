@@ -27,6 +27,7 @@ from lvcg_jax.train import train_and_evaluate
 
 ROOT = Path(__file__).resolve().parents[1]
 VISIBLE = ("II", "V2", "V5")  # leads that the reconstruction picture starts from
+PACKAGED = "small"  # trained on real ECG; in that picture beside what was trained here
 COMMAND = "bash launch/demo.sh"
 CORPUS_SEED = 1  # the settings of configs/pretrain.py:demo were chosen on the corpus of seed 0
 
@@ -129,16 +130,17 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     figures.draw_vcg_loops(out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND)
 
     view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
-    network = NetworkLeads(Embedder.load(run), {"lvcg": "both"}, rows=1)
-    (stitched,) = network.predict([view])["lvcg"]
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
-    overlay = np.where(hidden, to_mv(stitched, example), np.nan)
+    overlays = {}
+    for name, checkpoint in (("trained here", run), (f"packaged weights '{PACKAGED}'", PACKAGED)):
+        (stitched,) = NetworkLeads(Embedder.load(checkpoint), {"lvcg": "both"}, rows=1).predict([view])["lvcg"]
+        overlays[name] = np.where(hidden, to_mv(stitched, example), np.nan)
     figures.draw_ecg(
         out / "reconstruction.png",
         signal,
         rate,
         f"{title}: nine leads from {', '.join(VISIBLE)}",
-        overlays={"reconstructed": overlay},
+        overlays=overlays,
         caption=COMMAND,
     )
     figures.draw_training(

@@ -95,19 +95,22 @@ def lead_sizes(model: LVCG, run: Path) -> dict[str, float] | None:
 
 
 def scores_words(path: Path | None, hashes: Sequence[str]) -> str:
-    """The tables of a scores file, which must be of weights with one of these hashes."""
+    """The tables of a scores file; weights with one of these hashes must be among what was scored."""
     if path is None:
         return "None were given when these weights were packaged."
     document = read_probe(path)
-    made = (document.get("run") or document.get("metadata") or {}).get("checkpoint", "an unnamed model")
-    if made.rpartition("#")[2] not in hashes:
-        raise InputError(f"{path} holds scores of {made}, not of these weights ({' or '.join(hashes)})")
     data, results = document.get("data"), document["results"]
-    held = f" Corpus `{data['corpus']}`, splits by patient ({data['split_rule']})." if data else ""
     fractions, first = fractions_of(results), results[0]["models"][0]
-    controls = [name for name in results[0]["models"][1:] if not name.startswith(f"{first}: ")]  # parts are left out
+    made = (document.get("run") or document.get("metadata") or {}).get("checkpoint", "an unnamed model")
+    scored = document.get("checkpoints") or {first: made}
+    mine = [name for name, checkpoint in scored.items() if checkpoint.rpartition("#")[2] in hashes]
+    if not mine:
+        raise InputError(f"{path} holds scores of {made}, not of these weights ({' or '.join(hashes)})")
+    held = f" Corpus `{data['corpus']}`, splits by patient ({data['split_rule']})." if data else ""
+    others = [name for name in results[0]["models"] if name != mine[0] and not name.startswith(f"{first}: ")]
+    controls = others if mine == [first] else []  # differences are of the first model; parts of it are left out
     head = [percent(f) for f in fractions]
-    scores = [[r["task"], name, *auroc_row(r, name, fractions)] for r in results for name in (first, *controls)]
+    scores = [[r["task"], name, *auroc_row(r, name, fractions)] for r in results for name in (mine[0], *others)]
     gains = [[r["task"], f"{first} - {name}", *gain_row(r, name, fractions)] for r in results for name in controls]
     lines = [
         f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of {results[0]['seeds']} label"

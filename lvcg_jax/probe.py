@@ -231,6 +231,7 @@ def main(argv: list[str] | None = None) -> None:
         name, path = named_path(args.embeddings, "embedding")
         table = load_table(path)
     features, parts = {name: table.embedding}, {name: list(table.parts.values())}
+    checkpoints = {name: table.metadata.get("checkpoint", "")}
     if args.parts:
         features |= part_features(table, name)
     for control in args.control:
@@ -240,6 +241,7 @@ def main(argv: list[str] | None = None) -> None:
         other = load_table(control_path)
         features[control_name] = align_features(table, other, control_name)
         parts[control_name] = list(other.parts.values())
+        checkpoints[control_name] = other.metadata.get("checkpoint", "")
     notes = []
     if args.labels:
         table, notes = join_labels(table, args.labels)
@@ -267,7 +269,12 @@ def main(argv: list[str] | None = None) -> None:
         predictions.save(args.predictions)
     if args.out:
         Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-        document = {"format": "lvcg-probe-2", "metadata": table.metadata, "results": results}
+        document = {
+            "format": "lvcg-probe-2",
+            "metadata": table.metadata,
+            "checkpoints": checkpoints,
+            "results": results,
+        }
         Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
     print(format_results(results, args.per_class))
 

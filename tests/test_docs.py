@@ -91,10 +91,20 @@ def ecg():
     return make_record(rate=500)[0][:, [0, 1, 7]]
 
 
+@pytest.fixture(scope="module")
+def all_packaged(packaged, tmp_path_factory):
+    """The toy weights under every name that the pages use."""
+    folder = tmp_path_factory.mktemp("all_packaged")
+    for path in packaged.iterdir():
+        for name in ("best", "small", "paper"):
+            shutil.copy(path, folder / f"{name}{path.suffix}")
+    return folder
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if any(block.is_run for block in read_blocks(page))])
-def test_what_a_page_shows_runs(page, workspace, ecg, packaged, monkeypatch):
+def test_what_a_page_shows_runs(page, workspace, ecg, all_packaged, monkeypatch):
     monkeypatch.chdir(workspace.folder)
-    monkeypatch.setattr("lvcg_jax.weights.PACKAGED", packaged)
+    monkeypatch.setattr("lvcg_jax.weights.PACKAGED", all_packaged)
     names = {"signal": ecg}
     for block in read_blocks(page):
         if block.is_run and block.language == "python":

@@ -65,13 +65,14 @@ def test_a_name_embeds_as_the_run_did_and_the_same_every_time(here, model, ecg):
 
 
 def test_the_weights_that_are_shipped_embed_and_know_their_data(ecg):
-    assert "paper" in weights.names()
+    assert weights.names() == ["best", "paper", "small"]
     for name in weights.names():
         found = LVCG.load(name).embed(ecg, 500, LEADS)
         assert np.isfinite(found.mean).all() and found.mean.std() > 0.01
         assert {part: values.shape[-1] for part, values in found.parts.items()} == weights.read_facts(name)["parts"]
         card = (weights.PACKAGED / f"{name}.md").read_text()
-        for words in ("CC BY 4.0", "| super | LVCG |", "| super | median beat |", "not for diagnosis"):
+        scored = "LVCG" if name == "paper" else name
+        for words in ("CC BY 4.0", f"| super | {scored} |", "| super | median beat |", "not for diagnosis"):
             assert words in card, words
 
 
@@ -217,6 +218,9 @@ def test_scores_of_these_weights_are_on_the_card_and_others_refused(tmp_path):
     assert "| super | LVCG | 90.0 |" in card and "| super | median | 70.0 |" in card
     with pytest.raises(InputError, match="holds scores of paper#12345678, not of these weights"):
         package_weights.scores_words(path, ["00000000"])
+    path.write_text(json.dumps(document | {"checkpoints": {"LVCG": "paper#12345678", "median": "other@9#87654321"}}))
+    card = package_weights.scores_words(path, ["87654321"])  # scored beside the first
+    assert card.index("| super | median | 70.0 |") < card.index("| super | LVCG | 90.0 |") and "Gain" not in card
 
 
 def test_mistakes_when_packaging(model, trained_run, tmp_path):
