@@ -159,19 +159,12 @@ def double_rate(c: ConfigDict) -> None:
     c.optim.learning_rate *= 2.0
 
 
-def together(c: ConfigDict) -> None:
-    """Every beat trained and read, views of every size, the rhythm encoder trained, beats compared."""
-    for change in (all_tokens, reads_beats, three_to_eleven_leads, rhythm_term, with_extremes):
-        change(c)
-
-
 _TERMS = (rhythm_term, all_tokens, view_term)
 _WEIGHTS = (mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
 _GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm, papers_eps)
 _MODEL = (lead_ii_peaks, wide_tokens, reads_beats, with_std, with_extremes, lead_sizes)
-_STACKS = (together,)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
-CANDIDATES = {change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING, *_STACKS)}
+CANDIDATES = {change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING)}
 
 
 def get_config(variant: str = "base") -> ConfigDict:
