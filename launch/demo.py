@@ -132,7 +132,7 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
     overlays = {}
-    for name, checkpoint in (("trained here", run), (f"packaged weights '{PACKAGED}'", PACKAGED)):
+    for name, checkpoint in (("trained here", run), ("packaged", PACKAGED)):
         (stitched,) = NetworkLeads(Embedder.load(checkpoint), {"lvcg": "both"}, rows=1).predict([view])["lvcg"]
         overlays[name] = np.where(hidden, to_mv(stitched, example), np.nan)
     figures.draw_ecg(
