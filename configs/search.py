@@ -161,8 +161,8 @@ def double_rate(c: ConfigDict) -> None:
 
 _TERMS = (rhythm_term, all_tokens, view_term)
 _WEIGHTS = (mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
-_GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm, papers_eps)
-_MODEL = (lead_ii_peaks, wide_tokens, reads_beats, with_std, with_extremes, lead_sizes)
+_GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm, papers_eps, lead_ii_peaks)
+_MODEL = (wide_tokens, reads_beats, with_std, with_extremes, lead_sizes)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
 CANDIDATES = {change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING)}
 
