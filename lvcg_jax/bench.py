@@ -8,13 +8,14 @@ packaged    the embeddings of one batch by each of the weights that the package 
 input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
 
-Train and embed run on one batch: of 101 drawn from --data (or made up with PTB-XL's beat counts and random beats), the
-one with the median share of padding. `share_of_peak` is of the matrix product that takes turns with them
-(`peak_gflop_per_second`), so that a slow spell of the machine hits both; FLOPs are those of valid beats
-(lvcg_jax/flops.py). `seconds` is the median over the turns of a call that follows its like; `compile_seconds` is
-what a compilation cache, if one is set, leaves of compiling; `process_memory_gib` is the high-water mark of the process
-from compiling to the end of the first call, and `program_memory_gib` what the compiled program itself asks for. With
---baseline the plain modules (lvcg_jax/plain.py), padded to the largest number of beats, take turns with ours.
+Train and embed run on one batch: of 101 drawn from --data (or made up with PTB-XL's beat counts and random beats) as
+training draws them or, to embed, at random, the one with the median share of padding. `share_of_peak` is of the matrix
+product that takes turns with them (`peak_gflop_per_second`), so that a slow spell of the machine hits both; FLOPs are
+those of valid beats by direct convolution (lvcg_jax/flops.py), of which some forms (lvcg_jax/conv1d.py) need fewer.
+`seconds` is the median over the turns of a call that follows its like; `compile_seconds` is what a compilation cache,
+if one is set, leaves of compiling; `process_memory_gib` is the high-water mark of the process from compiling to the end
+of the first call, and `program_memory_gib` what the compiled program itself asks for. With --baseline the plain modules
+(lvcg_jax/plain.py), padded to the largest number of beats, take turns with ours.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +87,28 @@ class RandomRecords:
         return {"beats": beats, "length": length, "complete": complete} | whole
 
 
+class Drawn(NamedTuple):
+    """Record numbers of some batches, and the usual number of beats in one if training has set it."""
+
+    maker: BatchMaker
+    numbers: list[np.ndarray]
+    usual: int | None
+
+    def padding(self, numbers: np.ndarray) -> float:
+        """The share of a batch's encoder slots that no beat fills."""
+        maker = self.maker
+        counts = maker.shards.counts[numbers].reshape(maker.accumulate, maker.groups, -1)
+        return 1.0 - counts.sum() / (maker.capacity(counts, self.usual) * maker.accumulate * maker.groups)
+
+    def typical(self) -> dict[str, np.ndarray]:
+        """The batch with the median padding, arrays [a,g,...]."""
+        ordered = sorted(self.numbers, key=self.padding)
+        return self.maker(ordered[len(ordered) // 2], self.usual)
+
+    def mean_padding(self) -> float:
+        return statistics.mean(float(self.padding(numbers)) for numbers in self.numbers)
+
+
 class Bench:
     """What the parts share: config, data, a typical batch, a fresh state, and the peak of this machine."""
 
@@ -116,21 +140,14 @@ class Bench:
     def maker(self, accumulate: int) -> BatchMaker:
         return BatchMaker(self.shards, accumulate, self.groups, range(self.groups), self.config.data.pack)
 
-    @cached_property
-    def drawn(self) -> list[np.ndarray]:
-        """Record numbers of shuffled batches."""
+    def drawn(self, part: str) -> "Drawn":
+        """Batches as training makes them, or any records together, as they come when all are embedded."""
+        maker = self.maker(self.config.optim.accumulate if part == "train" else 1)
+        if part == "train":
+            order = maker.order(self.batch_size, 0)
+            return Drawn(maker, [order[step] for step in range(DRAWN_BATCHES)], order.most_beats())
         rng = np.random.default_rng(0)
-        return [rng.integers(len(self.shards), size=self.batch_size) for _ in range(DRAWN_BATCHES)]
-
-    def padding(self, numbers: np.ndarray, accumulate: int) -> float:
-        """The share of a batch's encoder slots that no beat fills."""
-        counts = self.shards.counts[numbers].reshape(accumulate, self.groups, -1)
-        return 1.0 - counts.sum() / (self.maker(accumulate).capacity(counts) * accumulate * self.groups)
-
-    def typical(self, accumulate: int) -> dict[str, np.ndarray]:
-        """The drawn batch with the median padding, arrays [a,g,...]."""
-        ordered = sorted(self.drawn, key=lambda numbers: self.padding(numbers, accumulate))
-        return self.maker(accumulate)(ordered[len(ordered) // 2])
+        return Drawn(maker, [rng.integers(len(self.shards), size=self.batch_size) for _ in range(DRAWN_BATCHES)], None)
 
     def _init(self, seed: int) -> TrainState:
         batch = {name: x[0] for name, x in BatchMaker(self.shards, 1, 1, [0], True)(np.zeros(1, int)).items()}
@@ -187,7 +204,8 @@ def bench_peak(bench: Bench) -> dict:
 
 def bench_train(bench: Bench) -> dict:
     config, accumulate = bench.config, bench.config.optim.accumulate
-    arrays = {"ours": bench.typical(accumulate)}
+    drawn = bench.drawn("train")
+    arrays = {"ours": drawn.typical()}
     if bench.baseline:
         micro = [{name: x[k] for name, x in arrays["ours"].items()} for k in range(accumulate)]
         padded = [pad_batch(batch, bench.max_beats) for batch in micro]
@@ -197,7 +215,7 @@ def bench_train(bench: Bench) -> dict:
         state = jax.tree.map(jnp.copy, bench.state)
         step = make_train_step(bench.models[name], tx, config, subsets, bench.max_beats, bench.mesh, bench.shardings)
         programs[name] = TrainProgram(step, state, jax.device_put(batch, batch_sharding(bench.mesh)))
-    return compare(bench, "train", programs, arrays, accumulate)
+    return compare(bench, "train", programs, arrays) | {"padding_share_mean": drawn.mean_padding()}
 
 
 def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) -> Program:
@@ -210,22 +228,23 @@ def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) 
 
 
 def bench_embed(bench: Bench) -> dict:
-    arrays = {"ours": {name: x[0] for name, x in bench.typical(1).items()}}
+    drawn = bench.drawn("embed")
+    arrays = {"ours": {name: x[0] for name, x in drawn.typical().items()}}
     if bench.baseline:
         arrays["baseline"] = pad_batch(arrays["ours"], bench.max_beats)
     programs = {name: embed_program(bench, bench.models[name], bench.variables, x) for name, x in arrays.items()}
-    line = compare(bench, "embed", programs, arrays, 1)
+    line = compare(bench, "embed", programs, arrays) | {"padding_share_mean": drawn.mean_padding()}
     if bench.baseline:
-        line["several_batches"] = several_batches(bench)
+        line["several_batches"] = several_batches(bench, drawn)
     return line
 
 
-def several_batches(bench: Bench) -> dict:
+def several_batches(bench: Bench, drawn: Drawn) -> dict:
     """Different batches one after another, each new shape compiled; the plain model's are as long as their longest
     record, as a short script would have it."""
-    maker, programs, seconds = bench.maker(1), {name: {} for name in bench.models}, dict.fromkeys(bench.models, 0.0)
-    for numbers in progress_bar(bench.drawn[: bench.repeats], desc="several batches", leave=False):
-        packed = {name: x[0] for name, x in maker(numbers).items()}
+    programs, seconds = {name: {} for name in bench.models}, dict.fromkeys(bench.models, 0.0)
+    for numbers in progress_bar(drawn.numbers[: bench.repeats], desc="several batches", leave=False):
+        packed = {name: x[0] for name, x in drawn.maker(numbers).items()}
         for name, known in programs.items():
             batch = packed if name == "ours" else pad_batch(packed, int(packed["num_beats"].max()))
             shape = batch["beats"].shape
@@ -259,8 +278,8 @@ def bench_packaged(bench: Bench) -> dict:
     return {"records_per_second": speed, "times_the_slowest": {name: x / slowest for name, x in speed.items()}}
 
 
-def compare(bench: Bench, part: str, programs: dict[str, Program], arrays: dict[str, dict], accumulate: int) -> dict:
-    """Runs the programs in turns; our fields, the mean padding of all drawn batches, and those of the baseline."""
+def compare(bench: Bench, part: str, programs: dict[str, Program], arrays: dict[str, dict]) -> dict:
+    """Runs the programs in turns; our fields and those of the baseline."""
     best = int(max(bench.peak, key=bench.peak.get))
     seconds = take_turns({"peak": bench.product(best), **programs}, bench.repeats, part)
     peak = bench.product_gflop(best) / statistics.median(seconds["peak"])
@@ -269,8 +288,7 @@ def compare(bench: Bench, part: str, programs: dict[str, Program], arrays: dict[
             jax.block_until_ready(programs["ours"]())
     flops = model_flops(bench.config, arrays["ours"]["num_beats"])[part]
     lines = {name: programs[name].report(arrays[name], flops, seconds[name], peak) for name in programs}
-    padding = statistics.mean(bench.padding(numbers, accumulate) for numbers in bench.drawn)
-    line = lines.pop("ours") | {"padding_share_mean": float(padding), "peak_gflop_per_second": peak} | lines
+    line = lines.pop("ours") | {"peak_gflop_per_second": peak} | lines
     if lines:
         line["ratio"] = line["records_per_second"] / line["baseline"]["records_per_second"]
     return line
@@ -280,7 +298,8 @@ def bench_input(bench: Bench) -> dict:
     """Reading, decoding and packing shuffled batches, as training does; on one core this is per CPU second."""
     shards = ShardSet(bench.data or bench.synthetic_shards, "train")
     maker = BatchMaker(shards, 1, bench.groups, range(bench.groups), bench.config.data.pack)
-    batches = train_batches(maker, bench.batch_size, 0, bench.config.data.prefetch, bench.config.data.threads)
+    order = maker.order(bench.batch_size, 0)
+    batches = train_batches(maker, order, bench.config.data.prefetch, bench.config.data.threads)
     wall, cpu = [], []
     for _ in progress_bar(range(bench.repeats + 1), desc="input", leave=False):
         before = time.perf_counter(), time.process_time()

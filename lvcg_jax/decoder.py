@@ -43,7 +43,7 @@ class BeatDecoder(nn.Module):
         """Tokens [m,d], validity [m], dropout seeds [m] -> beats [m,p,axes] with p = 4 * 2^blocks."""
         x = nn.Dense(SEED_LENGTH * self.seed_features, dtype=self.dtype, name="seed")(tokens)
         x = x.reshape(-1, SEED_LENGTH, self.seed_features)
-        x = Norm(self.norm, dtype=self.dtype, name="seed_norm")(x, valid, train)
+        x = Norm(self.norm, dtype=self.dtype, name="seed_norm")(x, 0.0, valid, train)
         for k, features in enumerate(self.features):
             pair = ConvPair(
                 features=features,
@@ -57,6 +57,6 @@ class BeatDecoder(nn.Module):
                 parent=None,
             )
             x = UpBlock(pair, name=f"up{k}")(x, valid, seeds, train)
-        x = Conv1D(self.features[-1], self.width, 1, self.dtype, name="out_conv")(x)
-        x = gelu(Norm(self.norm, dtype=self.dtype, name="out_norm")(x, valid, train), self.gelu_exact)
+        x, bias = Conv1D(self.features[-1], self.width, 1, self.dtype, name="out_conv").without_bias(x)
+        x = gelu(Norm(self.norm, dtype=self.dtype, name="out_norm")(x, bias, valid, train), self.gelu_exact)
         return Conv1D(self.axes, 1, 1, self.dtype, name="out")(x).astype(jnp.float32)

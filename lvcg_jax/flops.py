@@ -15,7 +15,7 @@ TRAIN_FACTOR = 3  # forward, and in the backward pass one product for each of th
 
 
 def conv_flops(length: int, width: int, inputs: int, outputs: int, stride: int = 1) -> int:
-    """A zero-padded convolution over `length` samples (see layers.conv1d)."""
+    """A zero-padded convolution over `length` samples (see conv1d.py)."""
     first = stride * np.arange(-(-length // stride)) - width // 2
     taps = np.minimum(first + width, length) - np.maximum(first, 0)
     return 2 * int(taps.sum()) * inputs * outputs

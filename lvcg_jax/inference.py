@@ -147,7 +147,8 @@ class LVCG:
         variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
         if batch_stats and shards is not None:
-            batches = train_batches(BatchMaker(shards, 1, 1, [0], True), config.data.batch_size, seed, 1)
+            maker = BatchMaker(shards, 1, 1, [0], True)
+            batches = train_batches(maker, maker.order(config.data.batch_size, seed), prefetch=1)
             sizes = (config.geometry.num_visible, shards.preprocess.max_beats)
             for step in range(CALIBRATION_BATCHES):
                 batch = {name: x[0] for name, x in next(batches).items()}

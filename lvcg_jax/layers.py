@@ -1,4 +1,4 @@
-"""Building blocks shared by encoder and decoder: 1-D convolution, masked batch norm, keyed dropout, x2 up-sampling.
+"""Building blocks of encoder and decoder: convolution with bias, masked batch norm, keyed dropout, x2 up-sampling.
 
 Arrays are [m,p,c]: beats, samples, channels.
 """
@@ -10,43 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lvcg_jax.conv1d import conv1d
 from lvcg_jax.masking import masked_mean
-
-BANDED_STRIDED_LENGTH = 8  # strided convolutions of at most this many samples take the banded path: see conv1d
-
-
-def conv1d(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
-    """Zero-padded 1-D convolution, kernel [k,ci,co] with k odd: [m,p,ci] -> [m,ceil(p/stride),co].
-
-    Sequences shorter than the kernel are multiplied by one banded matrix instead: the same algebra, without the taps
-    that would only ever meet padding. On CPU the library's convolution is tens of times slower there. One tap is a
-    matrix product: its kernel gradient takes a third of the library's time.
-    """
-    length, width = x.shape[1], kernel.shape[0]
-    if width == 1:
-        return x[:, ::stride] @ kernel[0]
-    if length < width or (stride > 1 and length <= BANDED_STRIDED_LENGTH):
-        return _banded_conv1d(x, kernel, stride)
-    return _library_conv1d(x, kernel, stride)
-
-
-def _library_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    pad = kernel.shape[0] // 2
-    return jax.lax.conv_general_dilated(
-        x, kernel, window_strides=(stride,), padding=[(pad, pad)], dimension_numbers=("NWC", "WIO", "NWC")
-    )
-
-
-def _banded_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    m, length, ci = x.shape
-    width, _, co = kernel.shape
-    out_length = -(-length // stride)
-    tap = np.arange(length)[:, None] - stride * np.arange(out_length) + width // 2  # [p_in,p_out]
-    inside = (tap >= 0) & (tap < width)
-    taps = jnp.concatenate([kernel, jnp.zeros((1, ci, co), kernel.dtype)])
-    banded = taps[np.where(inside, tap, width)]  # [p_in,p_out,ci,co]
-    banded = banded.transpose(0, 2, 1, 3).reshape(length * ci, out_length * co)
-    return (x.reshape(m, length * ci) @ banded).reshape(m, out_length, co)
 
 
 def torch_uniform(fan_in: int) -> Callable[..., jax.Array]:
@@ -64,18 +29,25 @@ class Conv1D(nn.Module):
     dtype: jnp.dtype = jnp.float32
     kernel_init: Callable[..., jax.Array] = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
-    @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        x, bias = self.without_bias(x)
+        return x + bias.astype(self.dtype)
+
+    @nn.compact
+    def without_bias(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The convolution, and the bias [c] that is still to be added: what a Norm takes."""
         shape = (self.width, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", torch_uniform(self.width * x.shape[-1]), (self.features,))
-        return conv1d(x.astype(self.dtype), kernel.astype(self.dtype), self.stride) + bias.astype(self.dtype)
+        return conv1d(x.astype(self.dtype), kernel.astype(self.dtype), self.stride), bias
 
 
 class Norm(nn.Module):
     """Batch norm whose statistics see valid beats only ('batch'), or layer norm over channels ('layer').
 
     Under jit over a mesh the sums run over the global batch, so statistics do not depend on the number of devices.
+    A constant `shift` [c] of x is not added but accounted for: a batch norm in training takes it away again, so that
+    only the running mean sees it, and its gradient is zero.
     """
 
     kind: str
@@ -84,24 +56,26 @@ class Norm(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array, valid: jax.Array, train: bool) -> jax.Array:  # x [m,p,c], valid [m]
+    def __call__(self, x: jax.Array, shift: jax.Array | float, valid: jax.Array, train: bool) -> jax.Array:
+        """x [m,p,c], shift [c] or 0, valid [m]."""
         channels = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (channels,))
         bias = self.param("bias", nn.initializers.zeros, (channels,))
         x = x.astype(jnp.float32)
         if self.kind == "layer":
+            x = x + shift
             mean, square = x.mean(-1, keepdims=True), (x * x).mean(-1, keepdims=True)
             var = jnp.maximum(square - mean * mean, 0.0)
         else:
             running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,))
             running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
-            mean, var = running_mean.value, running_var.value
+            mean, var = running_mean.value - shift, running_var.value
             if train:
                 # Over the samples first, then over the beats: on CPU over twice as fast as over both at once.
                 mean = masked_mean(x.mean(1), valid[:, None], 0)
                 var = jnp.maximum(masked_mean((x * x).mean(1), valid[:, None], 0) - mean * mean, 0.0)
                 if not self.is_initializing():
-                    running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * mean
+                    running_mean.value = self.momentum * running_mean.value + (1 - self.momentum) * (mean + shift)
                     running_var.value = self.momentum * running_var.value + (1 - self.momentum) * var
         factor = jax.lax.rsqrt(var + self.epsilon) * scale
         return (x * factor + (bias - mean * factor)).astype(self.dtype)
@@ -121,12 +95,12 @@ class ConvPair(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
-        x = Conv1D(self.features, self.width, self.stride, self.dtype, name="conv1")(x)
-        x = gelu(Norm(self.norm, dtype=self.dtype, name="norm1")(x, valid, train), self.gelu_exact)
+        x, bias = Conv1D(self.features, self.width, self.stride, self.dtype, name="conv1").without_bias(x)
+        x = gelu(Norm(self.norm, dtype=self.dtype, name="norm1")(x, bias, valid, train), self.gelu_exact)
         if train:
             x = keyed_dropout(x, seeds, self.layer, self.dropout)
-        x = Conv1D(self.features, self.width, 1, self.dtype, name="conv2")(x)
-        return Norm(self.norm, dtype=self.dtype, name="norm2")(x, valid, train)
+        x, bias = Conv1D(self.features, self.width, 1, self.dtype, name="conv2").without_bias(x)
+        return Norm(self.norm, dtype=self.dtype, name="norm2")(x, bias, valid, train)
 
 
 def gelu(x: jax.Array, exact: bool) -> jax.Array:

@@ -56,6 +56,7 @@ CURVES = {
     "vcg_r2": ("R2 of the heart vector", "R2 (no unit)"),
     "learning_rate": ("learning rate", "learning rate (no unit)"),
     "records_per_second": ("throughput", "records / s"),
+    "memory_gib": ("memory", "GiB, the most so far"),
     "gradient_norm": ("norm of the gradient", "norm, before clipping"),
     "ecg_worst5": ("hidden leads: share of the worst 5%", "share of the term"),
     "vcg_worst5": ("heart vector: share of the worst 5%", "share of the term"),

@@ -19,8 +19,8 @@ class ResidualBlock(nn.Module):
         pair = self.pair
         y = pair(x, valid, seeds, train)
         if pair.stride != 1 or x.shape[-1] != pair.features:
-            x = Conv1D(pair.features, 1, pair.stride, pair.dtype, name="shortcut_conv")(x)
-            x = Norm(pair.norm, dtype=pair.dtype, name="shortcut_norm")(x, valid, train)
+            x, bias = Conv1D(pair.features, 1, pair.stride, pair.dtype, name="shortcut_conv").without_bias(x)
+            x = Norm(pair.norm, dtype=pair.dtype, name="shortcut_norm")(x, bias, valid, train)
         return gelu(x + y, pair.gelu_exact)
 
 
@@ -40,8 +40,8 @@ class BeatEncoder(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
         """Lifted beats [m,p,3], validity [m], dropout seeds [m] -> tokens [m,d]."""
-        x = Conv1D(self.stem_features, self.width, 2, self.dtype, name="stem_conv")(x)
-        x = gelu(Norm(self.norm, dtype=self.dtype, name="stem_norm")(x, valid, train), self.gelu_exact)
+        x, bias = Conv1D(self.stem_features, self.width, 2, self.dtype, name="stem_conv").without_bias(x)
+        x = gelu(Norm(self.norm, dtype=self.dtype, name="stem_norm")(x, bias, valid, train), self.gelu_exact)
         layer = 0
         for stage, (features, blocks) in enumerate(zip(self.stage_features, self.stage_blocks, strict=True)):
             for block in range(blocks):

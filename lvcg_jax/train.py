@@ -18,11 +18,12 @@ from ml_collections import ConfigDict, config_flags
 from tqdm import tqdm
 
 from data_prep.errors import InputError, run_command
+from data_prep.memory import peak_memory
 from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet
 from lvcg_jax.checkpoint import Checkpoints, open_run
 from lvcg_jax.config import as_geometry, make_model, make_preprocess, make_subsets
-from lvcg_jax.data import BatchMaker, batch_numbers, ordered_batches, train_batches
+from lvcg_jax.data import BatchMaker, BatchOrder, ordered_batches, train_batches
 from lvcg_jax.metrics_log import MetricsLog
 from lvcg_jax.sharding import local_groups, make_mesh, put_batch, state_sharding
 from lvcg_jax.state import TrainState, create_state, make_optimizer, take_weights
@@ -100,13 +101,12 @@ class Preemption:
             signal.signal(signal.SIGTERM, self._previous)
 
 
-def check_finite(losses: np.ndarray, step: int, shards: ShardSet, config: ConfigDict) -> None:
+def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOrder) -> None:
     """Stops with the step and the records whose loss is not a number; losses [a,g,r] in batch order."""
     bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))
     if len(bad) == 0:
         return
-    numbers = batch_numbers(len(shards), config.data.batch_size, config.seed, step - 1)
-    names = [example["record_id"] for example in shards.read(numbers[bad[:5]])]
+    names = [example["record_id"] for example in shards.read(order[step - 1][bad[:5]])]
     more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
     raise InputError(
         f"the loss of step {step} is not finite, from record {', '.join(names)}{more}: look at these records, or lower"
@@ -141,7 +141,8 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     groups, mine = mesh.shape["data"], local_groups(mesh)
     model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
     maker = BatchMaker(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
-    batches = train_batches(maker, config.data.batch_size, config.seed, config.data.prefetch, config.data.threads)
+    order = maker.order(config.data.batch_size, config.seed)
+    batches = train_batches(maker, order, config.data.prefetch, config.data.threads)
     sample = jax.tree.map(lambda x: x[0, :1], BatchMaker(train_shards, 1, 1, [0], True)(np.zeros(1, int)))
     init = partial(create_state, config, model, tx, sample, max_beats)
     abstract = jax.eval_shape(init, 0)
@@ -185,10 +186,11 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
         nonlocal window
         step, metrics, losses = item
         metrics, losses = jax.device_get((metrics, losses))
-        check_finite(losses, step, train_shards, config)
+        check_finite(losses, step, train_shards, order)
         if step % config.train.log_every == 0 or step == 1:
             elapsed = max(time.monotonic() - window[1], 1e-9)
             metrics["records_per_second"] = (step - window[0]) * config.data.batch_size / elapsed
+            metrics["memory_gib"] = peak_memory()
             window = (step, time.monotonic())
             speed = f"{metrics['records_per_second']:.0f} records/s"
             scores = f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}"

@@ -5,7 +5,7 @@ import pytest
 
 from data_prep.errors import InputError
 from data_prep.shards import ShardSet
-from lvcg_jax.data import BatchMaker, batch_numbers, ordered_batches, train_batches
+from lvcg_jax.data import BatchMaker, BatchOrder, ordered_batches, share_out, train_batches
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_a_batch_holds_every_beat_of_its_records_whole(shards):
 
 
 def test_processes_read_disjoint_parts_that_make_the_same_batch(shards):
-    numbers = batch_numbers(len(shards), 8, seed=3, step=5)
+    numbers = BatchOrder(shards.counts, 8, 1, 4, seed=3)[5]
     whole = BatchMaker(shards, 1, 4, [0, 1, 2, 3], True)(numbers)
     parts = [BatchMaker(shards, 1, 4, mine, True)(numbers) for mine in ([0, 1], [2, 3])]
     for name, array in whole.items():
@@ -41,16 +41,20 @@ def test_processes_read_disjoint_parts_that_make_the_same_batch(shards):
 
 
 def test_group_count_changes_nothing_but_the_arrangement(shards):
-    numbers = batch_numbers(len(shards), 8, seed=3, step=1)
-    one, four = (beats_by_record(BatchMaker(shards, 1, g, range(g), True)(numbers)) for g in (1, 4))
+    one, four = (
+        beats_by_record(BatchMaker(shards, 1, g, range(g), True)(BatchOrder(shards.counts, 8, 1, g, seed=3)[1]))
+        for g in (1, 4)
+    )
     assert one.keys() == four.keys()
     for uid, beats in one.items():
         np.testing.assert_array_equal(beats, four[uid])
 
 
 def test_stream_is_seeded_and_resumes_at_any_step(shards):
-    def stream(seed):
-        return train_batches(BatchMaker(shards, 1, 1, [0], True), 8, seed, prefetch=2)
+    maker = BatchMaker(shards, 1, 1, [0], True)
+
+    def stream(seed, threads=1):
+        return train_batches(maker, maker.order(8, seed), prefetch=2, threads=threads)
 
     first = stream(0)
     batches = [next(first)["uid"].copy() for _ in range(12)]  # 12 x 8 records: into the second pass over the data
@@ -58,19 +62,48 @@ def test_stream_is_seeded_and_resumes_at_any_step(shards):
     later.set_state({"next_index": 7})
     np.testing.assert_array_equal(next(later)["uid"], batches[7])
     assert not np.array_equal(next(stream(1))["uid"], batches[0])
-    many = train_batches(BatchMaker(shards, 1, 1, [0], True), 8, 0, prefetch=1, threads=4)
+    many = stream(0, threads=4)
     for batch in batches:
         np.testing.assert_array_equal(next(many)["uid"], batch)
     uids = np.concatenate([b.reshape(-1) for b in batches])[: len(shards)]
     assert len(set(uids.tolist())) == len(shards), "one pass over the data shows every record once"
 
 
-def test_batch_numbers_name_the_records_of_a_step(shards):
-    stream = train_batches(BatchMaker(shards, 1, 1, [0], True), 8, 0, prefetch=2)
+def test_the_order_names_the_records_of_a_step(shards):
+    maker = BatchMaker(shards, 2, 1, [0], True)
+    order = maker.order(8, 0)
+    stream = train_batches(maker, order, prefetch=2)
     for step in range(3):
         batch = next(stream)
-        expected = [int(shards[int(i)]["uid"]) for i in batch_numbers(len(shards), 8, 0, step)]
+        expected = [int(shards[int(i)]["uid"]) for i in order[step]]
         assert batch["uid"].reshape(-1).tolist() == expected
+
+
+def test_sharing_out_gives_every_hand_as_many_records_and_nearly_as_many_beats():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 21, 5000)
+    numbers = rng.permutation(5000)[:640]
+    shared = share_out(numbers, counts, 10)
+    assert shared.shape == (10, 64) and sorted(shared.reshape(-1)) == sorted(numbers)
+    beats = counts[shared].sum(1)
+    assert beats.max() - beats.min() <= 20, "no more than one record's beats apart"
+    np.testing.assert_array_equal(share_out(numbers, counts, 1).sum(), numbers.sum())
+
+
+@pytest.mark.parametrize("accumulate, groups", [(1, 1), (2, 1), (1, 8)])
+def test_training_batches_hold_nearly_as_many_beats_as_slots(accumulate, groups):
+    counts = np.random.default_rng(0).integers(6, 21, 3000)
+    order = BatchOrder(counts, 64, accumulate, groups, seed=0)
+    slots = order.most_beats()
+    beats = np.stack([counts[order[step]].reshape(accumulate * groups, -1).sum(1) for step in range(300)])
+    assert 1 - beats.mean() / slots < 0.03
+    assert (beats <= slots).mean() > 0.99
+
+
+def test_who_is_in_a_batch_does_not_depend_on_the_groups(shards):
+    for step in (0, 3, 20):
+        members = [set(BatchOrder(shards.counts, 8, 1, groups, 0)[step].tolist()) for groups in (1, 2, 8)]
+        assert members[0] == members[1] == members[2]
 
 
 def test_ordered_batches_show_every_record_once_and_fill_the_rest(shards):
@@ -101,4 +134,4 @@ def test_a_run_sees_next_to_one_shape_with_little_padding_and_no_beat_lost(shard
 
 def test_batch_that_does_not_divide_is_refused(shards):
     with pytest.raises(InputError, match=r"batch_size=6 .* 4 data-parallel"):
-        train_batches(BatchMaker(shards, 1, 4, range(4), True), 6, 0, 1)
+        BatchMaker(shards, 1, 4, range(4), True).order(6, 0)

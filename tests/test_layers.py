@@ -5,39 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lvcg_jax.layers import Norm, _banded_conv1d, _library_conv1d, conv1d, keyed_dropout, upsample2
-
-
-@pytest.mark.parametrize("width", [5, 7])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("length", [4, 5, 8])
-def test_banded_convolution_is_the_library_one(length, stride, width):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(3, length, 2)).astype(np.float32)
-    kernel = rng.normal(size=(width, 2, 4)).astype(np.float32)
-    weight = rng.normal(size=(3, -(-length // stride), 4)).astype(np.float32)
-    found = []
-    for path in (_banded_conv1d, _library_conv1d, conv1d):
-
-        def loss(x, kernel, path=path):
-            return (path(x, kernel, stride) * weight).sum()
-
-        found.append((path(x, kernel, stride), *jax.grad(loss, (0, 1))(x, kernel)))
-    for banded, library, chosen in zip(*found, strict=True):
-        np.testing.assert_allclose(banded, library, atol=2e-5)
-        np.testing.assert_allclose(chosen, library, atol=2e-5)
-
-
-@pytest.mark.parametrize("length, stride, width", [(4, 1, 7), (8, 2, 7), (9, 2, 5), (16, 1, 1)])
-def test_convolution_is_a_sum_over_taps(length, stride, width):
-    rng = np.random.default_rng(0)
-    x, kernel = rng.normal(size=(2, length, 3)), rng.normal(size=(width, 3, 4))
-    padded = np.pad(x, [(0, 0), (width // 2, width // 2), (0, 0)])
-    expected = np.stack(
-        [np.einsum("mkc,kcd->md", padded[:, p : p + width], kernel) for p in range(0, length, stride)], axis=1
-    )
-    found = conv1d(jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32), stride)
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+from lvcg_jax.layers import Conv1D, Norm, keyed_dropout, upsample2
 
 
 def test_upsampling_is_linear_with_half_pixel_centres_and_clamped_edges():
@@ -61,7 +29,7 @@ def _norm(kind="batch", channels=3, seed=0):
 
 def test_norm_standardises_the_valid_beats():
     norm, variables, x, valid = _norm()
-    y, _ = norm.apply(variables, x, valid, True, mutable=["batch_stats"])
+    y, _ = norm.apply(variables, x, 0.0, valid, True, mutable=["batch_stats"])
     inside, params = x[valid], variables["params"]
     expected = (inside - inside.mean((0, 1))) / np.sqrt(inside.var((0, 1)) + 1e-5) * params["scale"] + params["bias"]
     np.testing.assert_allclose(y[valid], expected, atol=1e-5)
@@ -73,7 +41,7 @@ def test_padding_changes_neither_norm_nor_its_gradients_nor_running_statistics()
     @jax.jit
     def everything(x):
         def loss(params, x):
-            y, updates = norm.apply({**variables, "params": params}, x, valid, True, mutable=["batch_stats"])
+            y, updates = norm.apply({**variables, "params": params}, x, 0.0, valid, True, mutable=["batch_stats"])
             y = jnp.where(valid[:, None, None], y, 0.0)
             return jnp.sum(y**3), (y, updates)
 
@@ -86,19 +54,38 @@ def test_padding_changes_neither_norm_nor_its_gradients_nor_running_statistics()
 
 def test_running_statistics_follow_the_momentum_and_serve_evaluation():
     norm, variables, x, valid = _norm()
-    _, updates = norm.apply(variables, x, valid, True, mutable=["batch_stats"])
+    _, updates = norm.apply(variables, x, 0.0, valid, True, mutable=["batch_stats"])
     old, new, inside = variables["batch_stats"], updates["batch_stats"], x[valid]
     np.testing.assert_allclose(new["mean"], 0.9 * old["mean"] + 0.1 * inside.mean((0, 1)), rtol=1e-5)
     np.testing.assert_allclose(new["var"], 0.9 * old["var"] + 0.1 * inside.var((0, 1)), rtol=1e-5)
-    y = norm.apply(variables, x, valid, False)
+    y = norm.apply(variables, x, 0.0, valid, False)
     params = variables["params"]
     expected = (x - old["mean"]) / np.sqrt(old["var"] + 1e-5) * params["scale"] + params["bias"]
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["batch", "layer"])
+@pytest.mark.parametrize("train", [False, True])
+def test_a_shift_of_a_norm_is_as_good_as_added(kind, train):
+    norm, variables, x, valid = _norm(kind)
+    shift = np.float32([0.3, -2.0, 1.0])
+    given, updates = norm.apply(variables, x, shift, valid, train, mutable=["batch_stats"])
+    added, expected = norm.apply(variables, x + shift, 0.0, valid, train, mutable=["batch_stats"])
+    np.testing.assert_allclose(given, added, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), updates, expected)
+
+
+def test_a_convolution_without_its_bias_is_the_same_with_it_added():
+    x = np.random.default_rng(0).normal(size=(2, 8, 3)).astype(np.float32)
+    conv = Conv1D(4, 5)
+    variables = conv.init(jax.random.key(0), x)
+    y, bias = conv.apply(variables, x, method="without_bias")
+    np.testing.assert_array_equal(conv.apply(variables, x), y + bias)
+
+
 def test_layer_norm_treats_each_place_alone():
     norm, variables, x, valid = _norm("layer")
-    y = norm.apply({"params": variables["params"]}, x, valid, True)
+    y = norm.apply({"params": variables["params"]}, x, 0.0, valid, True)
     standard = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     expected = standard * variables["params"]["scale"] + variables["params"]["bias"]
     np.testing.assert_allclose(y, expected, atol=1e-4)

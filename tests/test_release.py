@@ -12,9 +12,9 @@ from packed_batch import owners, pack, random_records, random_variables, tiny_pr
 from data_prep.leads import mask_leads
 from lvcg_jax import LVCG, release
 from lvcg_jax.config import make_model
+from lvcg_jax.conv1d import conv1d
 from lvcg_jax.geometry import lead_matrix
 from lvcg_jax.inference import fresh_state, join_parts
-from lvcg_jax.layers import conv1d
 from lvcg_jax.losses import loss_terms, record_ecg_terms
 from lvcg_jax.model import PARTS, tikhonov_lift
 from lvcg_jax.resnet1d import BeatEncoder

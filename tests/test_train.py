@@ -15,7 +15,7 @@ from data_prep.shards import ShardSet
 from lvcg_jax import LVCG
 from lvcg_jax.checkpoint import Checkpoints
 from lvcg_jax.config import flatten, load_config, make_preprocess
-from lvcg_jax.data import batch_numbers
+from lvcg_jax.data import BatchOrder
 from lvcg_jax.metrics_log import read_metrics
 from lvcg_jax.state import TrainState, take_weights
 from lvcg_jax.train import train_and_evaluate
@@ -99,7 +99,8 @@ def test_weights_that_fit_nowhere_are_refused(smoke, tmp_path, trained_run):
 
 def test_non_finite_loss_names_the_step_and_the_record(smoke, tmp_path, monkeypatch, shards_dir):
     shards = ShardSet(shards_dir, "train")
-    numbers = [batch_numbers(len(shards), smoke.data.batch_size, smoke.seed, step) for step in range(3)]
+    order = BatchOrder(shards.counts, smoke.data.batch_size, 1, 1, smoke.seed)
+    numbers = [order[step] for step in range(3)]
     bad = next(int(i) for i in numbers[2] if i not in numbers[0] and i not in numbers[1])
     read = ShardSet.read
 
