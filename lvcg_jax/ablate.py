@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> int:
                 variant.reason = reason_of(error, variant.data)
         tables |= control_tables(variants[0], args.seeds, args.out, bar.update)
     first, features, notes = common_rows(tables)
-    parts = {name: list(several[0].parts.values()) for name, several in tables.items()}
+    parts = {name: several[0].part_sizes for name, several in tables.items()}
     options = {"fractions": fractions, "seeds": args.probe_seeds, "parts": parts, "progress": True}
     results = [probe_task(features, first, task, **options) for task in progress_bar(tasks, unit="task", desc="probe")]
     document = {

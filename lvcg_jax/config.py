@@ -189,13 +189,14 @@ def complete_config(data: dict) -> ConfigDict:
         section, field = name.split(".")
         if section in data:
             data[section].setdefault(field, value)
-    return ConfigDict(_tuples(data))
+    return ConfigDict(as_tuples(data))
 
 
-def _tuples(value):
+def as_tuples(value):
+    """Lists, as JSON has them, to the tuples that configs have; nested ones too."""
     if isinstance(value, dict):
-        return {k: _tuples(v) for k, v in value.items()}
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+        return {k: as_tuples(v) for k, v in value.items()}
+    return tuple(as_tuples(v) for v in value) if isinstance(value, list) else value
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:

@@ -26,7 +26,7 @@ from data_prep.shards import ShardSet, read_metadata
 from data_prep.synthetic import make_record
 from data_prep.whole_file import write_whole
 from lvcg_jax import weights
-from lvcg_jax.config import FREE_FIELDS, as_geometry, complete_config, flatten, read_config_file
+from lvcg_jax.config import FREE_FIELDS, as_geometry, as_tuples, complete_config, flatten, read_config_file
 from lvcg_jax.derive_record import typical_sizes
 from lvcg_jax.inference import LVCG, weights_hash
 from lvcg_jax.lead_views import Windows, list_entries
@@ -62,12 +62,8 @@ def train_command(config: ConfigDict, name: str) -> str | None:
     usual, flags = flatten(preset), [f"--config={file}", f"--workdir=runs/{name}", "--config.data.dir=SHARDS"]
     for field, value in flatten(config).items():
         if field not in FREE_FIELDS and value != usual.get(field):
-            flags.append(shlex.quote(f"--config.{field}={_tuples(value)}"))
+            flags.append(shlex.quote(f"--config.{field}={as_tuples(value)}"))
     return " ".join(["python -m lvcg_jax.train", *flags])
-
-
-def _tuples(value):
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:

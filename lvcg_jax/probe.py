@@ -230,7 +230,7 @@ def main(argv: list[str] | None = None) -> None:
     else:
         name, path = named_path(args.embeddings, "embedding")
         table = load_table(path)
-    features, parts = {name: table.embedding}, {name: list(table.parts.values())}
+    features, parts = {name: table.embedding}, {name: table.part_sizes}
     checkpoints = {name: table.metadata.get("checkpoint", "")}
     if args.parts:
         features |= part_features(table, name)
@@ -240,7 +240,7 @@ def main(argv: list[str] | None = None) -> None:
             raise InputError(f"--control={control}: the name '{control_name}' is taken; give another")
         other = load_table(control_path)
         features[control_name] = align_features(table, other, control_name)
-        parts[control_name] = list(other.parts.values())
+        parts[control_name] = other.part_sizes
         checkpoints[control_name] = other.metadata.get("checkpoint", "")
     notes = []
     if args.labels:

@@ -75,7 +75,7 @@ def probe_all(tables: dict[str, list[Table]], tasks: list[str], seeds: int) -> t
     """Results of every task with protocol `ridge`, and of the first task with all labels with the other protocols."""
     first = tables[MODEL][0]
     features = {MODEL: first.embedding} | part_features(first, MODEL)
-    parts = {name: list(several[0].parts.values()) for name, several in tables.items()}
+    parts = {name: several[0].part_sizes for name, several in tables.items()}
     for name in CONTROLS:
         features[name] = [align_features(first, table, name) for table in tables[name]]
     bar = progress_bar(tasks, unit="task")

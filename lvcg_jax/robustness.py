@@ -106,7 +106,7 @@ def frozen_probe(
 ) -> dict:
     """evaluate() of a table's embedding against others of its test rows [t], {name: [test embeddings [t,d], ...]}."""
     found = task_of(table, task)
-    x, parts, fitted = table.embedding[found.rows], list(table.parts.values()), {}
+    x, parts, fitted = table.embedding[found.rows], table.part_sizes, {}
     place = np.full(len(table.record_id), -1)
     place[test_rows] = np.arange(len(test_rows))
     fits = {ALL: [FrozenFit(x, parts, fitted)]}

@@ -2,9 +2,9 @@
 
     python -m lvcg_jax.scaling --devices=8 --chips=256 --config=configs/pretrain.py
 
-Compiles the step for --devices virtual CPU devices (nothing runs) and lists its collectives. The second table is
-CALCULATED, not measured: weak scaling with the same number of records on every chip, from the FLOPs of the model, the
-bytes of the collectives, and the chip's speed, link speed and latency as given by flags.
+Compiles the step as lowered for TPU, but for --devices virtual CPU devices (nothing runs), and lists its collectives.
+The second table is CALCULATED, not measured: weak scaling with the same number of records on every chip, from the FLOPs
+of the model, the bytes of the collectives, and the chip's speed, link speed and latency as given by flags.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -57,6 +58,18 @@ def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) 
         in_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))),
     )
     return {"train": (step, (state, micro_batches)), "embed": (embed, (variables, batch))}
+
+
+def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh):
+    """Compiles for the mesh's CPU devices what a TPU would be given: the forms that suit a CPU alone stay out."""
+    checks = (jax.export.DisabledSafetyCheck.platform(),)
+    exported = jax.export.export(step, platforms=("tpu",), disabled_checks=checks)(*arguments)
+    leaves, tree = jax.tree.flatten(arguments)
+    placed = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding or NamedSharding(mesh, PartitionSpec()))
+        for x, sharding in zip(leaves, exported.in_shardings_jax(mesh), strict=True)
+    ]
+    return jax.jit(exported.call).lower(*jax.tree.unflatten(tree, placed)).compile()
 
 
 @dataclass(frozen=True)
@@ -177,8 +190,9 @@ def main(argv: list[str] | None = None) -> int:
     config = read_config_file(args.config)
     config.mesh.shard_parameters = args.shard_parameters
     slots = round(args.records * MEAN_BEATS)
-    step, arguments = abstract_programs(config, make_mesh(config), args.records, slots)["train"]
-    found = read_collectives(step.lower(*arguments).compile().as_text())
+    mesh = make_mesh(config)
+    step, arguments = abstract_programs(config, mesh, args.records, slots)["train"]
+    found = read_collectives(compile_as_for_tpu(step, arguments, mesh).as_text())
     parameters = sum(x.size for x in jax.tree.leaves(arguments[0].params))
     counts = np.full(args.records, slots / args.records)
     gflop = model_flops(config, counts)["train"] / 1e9

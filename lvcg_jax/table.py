@@ -48,9 +48,14 @@ class Table:
         return [f"{record}{window}" for record, window in zip(self.record_id, windows, strict=True)]
 
     @property
+    def part_sizes(self) -> list[int]:
+        """Sizes of the parts, in column order."""
+        return list(self.parts.values())
+
+    @property
     def part_columns(self) -> dict[str, slice]:
         """Where the parts are in the embedding."""
-        ends = np.cumsum(list(self.parts.values())).tolist()
+        ends = np.cumsum(self.part_sizes).tolist()
         return {name: slice(end - size, end) for (name, size), end in zip(self.parts.items(), ends, strict=True)}
 
     @property
@@ -159,7 +164,7 @@ def _save_npz(file: BinaryIO, table: Table) -> None:
         labels=np.array([json.dumps(row, sort_keys=True) for row in table.labels], dtype=str),
         embedding=np.asarray(table.embedding, np.float32),
         part_names=np.array(list(table.parts), dtype=str),
-        part_sizes=np.array(list(table.parts.values()), dtype=np.int64),
+        part_sizes=np.array(table.part_sizes, dtype=np.int64),
         **{key: np.array(str(value)) for key, value in table.metadata.items()},
         **table.extra,
     )

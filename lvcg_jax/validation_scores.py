@@ -44,7 +44,7 @@ def score_table(table: Table, tasks: Sequence[str], fractions: Sequence[float], 
     if not np.isfinite(table.embedding).all():
         raise InputError(f"{int((~np.isfinite(table.embedding)).any(1).sum())} embeddings are not finite")
     cells, notes = [], []
-    parts = {"": list(table.parts.values())}
+    parts = {"": table.part_sizes}
     options = {"fractions": fractions, "seeds": seeds, "resamples": resamples, "parts": parts}
     for task in tasks:
         try:
