@@ -169,7 +169,7 @@ def release() -> ConfigDict:
 
 
 def best() -> ConfigDict:
-    """The paper's, moved to what we measured to work best; docs/experiments.md has the rows that there are so far."""
+    """The paper's, moved to what we measured to work best: docs/experiments.md has a row for each difference."""
     c = paper()
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
     c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
