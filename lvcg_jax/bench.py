@@ -105,9 +105,6 @@ class Drawn(NamedTuple):
         ordered = sorted(self.numbers, key=self.padding)
         return self.maker(ordered[len(ordered) // 2], self.usual)
 
-    def mean_padding(self) -> float:
-        return statistics.mean(float(self.padding(numbers)) for numbers in self.numbers)
-
 
 class Bench:
     """What the parts share: config, data, a typical batch, a fresh state, and the peak of this machine."""
@@ -140,7 +137,7 @@ class Bench:
     def maker(self, accumulate: int) -> BatchMaker:
         return BatchMaker(self.shards, accumulate, self.groups, range(self.groups), self.config.data.pack)
 
-    def drawn(self, part: str) -> "Drawn":
+    def drawn(self, part: str) -> Drawn:
         """Batches as training makes them, or any records together, as they come when all are embedded."""
         maker = self.maker(self.config.optim.accumulate if part == "train" else 1)
         if part == "train":
@@ -215,7 +212,7 @@ def bench_train(bench: Bench) -> dict:
         state = jax.tree.map(jnp.copy, bench.state)
         step = make_train_step(bench.models[name], tx, config, subsets, bench.max_beats, bench.mesh, bench.shardings)
         programs[name] = TrainProgram(step, state, jax.device_put(batch, batch_sharding(bench.mesh)))
-    return compare(bench, "train", programs, arrays) | {"padding_share_mean": drawn.mean_padding()}
+    return compare(bench, "train", drawn, programs, arrays)
 
 
 def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) -> Program:
@@ -233,7 +230,7 @@ def bench_embed(bench: Bench) -> dict:
     if bench.baseline:
         arrays["baseline"] = pad_batch(arrays["ours"], bench.max_beats)
     programs = {name: embed_program(bench, bench.models[name], bench.variables, x) for name, x in arrays.items()}
-    line = compare(bench, "embed", programs, arrays) | {"padding_share_mean": drawn.mean_padding()}
+    line = compare(bench, "embed", drawn, programs, arrays)
     if bench.baseline:
         line["several_batches"] = several_batches(bench, drawn)
     return line
@@ -278,8 +275,8 @@ def bench_packaged(bench: Bench) -> dict:
     return {"records_per_second": speed, "times_the_slowest": {name: x / slowest for name, x in speed.items()}}
 
 
-def compare(bench: Bench, part: str, programs: dict[str, Program], arrays: dict[str, dict]) -> dict:
-    """Runs the programs in turns; our fields and those of the baseline."""
+def compare(bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program], arrays: dict[str, dict]) -> dict:
+    """Runs the programs in turns; our fields, the mean padding of all drawn batches, and those of the baseline."""
     best = int(max(bench.peak, key=bench.peak.get))
     seconds = take_turns({"peak": bench.product(best), **programs}, bench.repeats, part)
     peak = bench.product_gflop(best) / statistics.median(seconds["peak"])
@@ -288,7 +285,8 @@ def compare(bench: Bench, part: str, programs: dict[str, Program], arrays: dict[
             jax.block_until_ready(programs["ours"]())
     flops = model_flops(bench.config, arrays["ours"]["num_beats"])[part]
     lines = {name: programs[name].report(arrays[name], flops, seconds[name], peak) for name in programs}
-    line = lines.pop("ours") | {"peak_gflop_per_second": peak} | lines
+    padding = statistics.mean(float(drawn.padding(numbers)) for numbers in drawn.numbers)
+    line = lines.pop("ours") | {"padding_share_mean": padding, "peak_gflop_per_second": peak} | lines
     if lines:
         line["ratio"] = line["records_per_second"] / line["baseline"]["records_per_second"]
     return line
