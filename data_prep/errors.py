@@ -4,6 +4,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from data_prep.host_memory import keep_freed_memory
+
 
 class InputError(Exception):
     """Something the user gave cannot be used; the message is the one line that the user sees."""
@@ -15,6 +17,7 @@ class InputError(Exception):
 
 def run_command(main: Callable[[list[str] | None], int | None], argv: list[str] | None = None) -> None:
     """Runs a command line: exit 0 on success, 2 with one line on an InputError, 130 on Ctrl-C."""
+    keep_freed_memory()
     try:
         sys.exit(main(argv) or 0)
     except InputError as error:
