@@ -30,7 +30,8 @@ SPLIT_LENGTHS = (4, 8)  # in blocks of 8 samples, 16 gained nothing
 def conv1d(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
     """Zero-padded 1-D convolution, kernel [k,ci,co] with k odd: [m,p,ci] -> [m,ceil(p/stride),co]."""
     if kernel.shape[0] == 1:
-        return x[:, ::stride] @ kernel[0]
+        x = x[:, ::stride]
+        return (x.reshape(-1, x.shape[-1]) @ kernel[0]).reshape(*x.shape[:2], -1)
     if _can_split(x, kernel, stride):
         return _by_platform(x, kernel, stride)
     return _any_conv1d(x, kernel, stride)

@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu, upsample2
+from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu
+from lvcg_jax.upsample import upsample2
 
 SEED_LENGTH = 4  # samples the token is spread over before the x2 blocks
 FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
@@ -15,7 +16,8 @@ FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
 class UpBlock(nn.Module):
     """x2 linear up-sampling, then a residual pair of convolutions with a 1x1 shortcut.
 
-    A map of channels and one of samples commute, so the shortcut is taken at half the samples and then up-sampled.
+    The pair up-samples as it convolves. The shortcut is taken before it is up-sampled, as the two commute: one maps
+    channels, the other samples.
     """
 
     pair: ConvPair
@@ -23,7 +25,7 @@ class UpBlock(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
         shortcut = upsample2(Conv1D(self.pair.features, 1, 1, self.pair.dtype, name="shortcut")(x))
-        return gelu(shortcut + self.pair(upsample2(x), valid, seeds, train), self.pair.gelu_exact)
+        return gelu(shortcut + self.pair(x, valid, seeds, train), self.pair.gelu_exact)
 
 
 class BeatDecoder(nn.Module):
@@ -54,6 +56,7 @@ class BeatDecoder(nn.Module):
                 dropout=self.dropout,
                 gelu_exact=self.gelu_exact,
                 dtype=self.dtype,
+                upsample=True,
                 parent=None,
             )
             x = UpBlock(pair, name=f"up{k}")(x, valid, seeds, train)

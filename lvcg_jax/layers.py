@@ -1,4 +1,4 @@
-"""Building blocks of encoder and decoder: convolution with bias, masked batch norm, keyed dropout, x2 up-sampling.
+"""Building blocks of encoder and decoder: convolution with bias, masked batch norm, keyed dropout.
 
 Arrays are [m,p,c]: beats, samples, channels.
 """
@@ -12,6 +12,7 @@ import numpy as np
 
 from lvcg_jax.conv1d import conv1d
 from lvcg_jax.masking import masked_mean
+from lvcg_jax.upsample import upsampled_conv1d
 
 
 def torch_uniform(fan_in: int) -> Callable[..., jax.Array]:
@@ -21,13 +22,14 @@ def torch_uniform(fan_in: int) -> Callable[..., jax.Array]:
 
 
 class Conv1D(nn.Module):
-    """Convolution with bias over [m,p,c]."""
+    """Convolution with bias over [m,p,c], or over its samples up-sampled by two."""
 
     features: int
     width: int
     stride: int = 1
     dtype: jnp.dtype = jnp.float32
     kernel_init: Callable[..., jax.Array] = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+    upsample: bool = False
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x, bias = self.without_bias(x)
@@ -39,7 +41,8 @@ class Conv1D(nn.Module):
         shape = (self.width, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", torch_uniform(self.width * x.shape[-1]), (self.features,))
-        return conv1d(x.astype(self.dtype), kernel.astype(self.dtype), self.stride), bias
+        x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
+        return (upsampled_conv1d(x, kernel) if self.upsample else conv1d(x, kernel, self.stride)), bias
 
 
 class Norm(nn.Module):
@@ -82,7 +85,7 @@ class Norm(nn.Module):
 
 
 class ConvPair(nn.Module):
-    """conv-norm-GELU-dropout-conv-norm: the main branch of every residual block."""
+    """conv-norm-GELU-dropout-conv-norm: the main branch of every residual block; it may halve or double the samples."""
 
     features: int
     stride: int
@@ -92,10 +95,12 @@ class ConvPair(nn.Module):
     dropout: float
     gelu_exact: bool
     dtype: jnp.dtype
+    upsample: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
-        x, bias = Conv1D(self.features, self.width, self.stride, self.dtype, name="conv1").without_bias(x)
+        first = Conv1D(self.features, self.width, self.stride, self.dtype, upsample=self.upsample, name="conv1")
+        x, bias = first.without_bias(x)
         x = gelu(Norm(self.norm, dtype=self.dtype, name="norm1")(x, bias, valid, train), self.gelu_exact)
         if train:
             x = keyed_dropout(x, seeds, self.layer, self.dropout)
@@ -124,11 +129,3 @@ def keyed_dropout(x: jax.Array, seeds: jax.Array, layer: int, rate: float) -> ja
     bits = mix_bits(start.reshape(-1, *(1,) * (x.ndim - 1)) + place * jnp.uint32(0x85EBCA77))
     keep = bits >= jnp.uint32(int(rate * 2**32))
     return jnp.where(keep, x / (1.0 - rate), 0)
-
-
-def upsample2(x: jax.Array) -> jax.Array:
-    """Linear x2 up-sampling with half-pixel centres and clamped edges, in closed form: [m,p,c] -> [m,2p,c]."""
-    before = jnp.concatenate([x[:, :1], x[:, :-1]], axis=1)
-    after = jnp.concatenate([x[:, 1:], x[:, -1:]], axis=1)
-    even, odd = 0.25 * before + 0.75 * x, 0.75 * x + 0.25 * after
-    return jnp.stack([even, odd], axis=2).reshape(x.shape[0], 2 * x.shape[1], x.shape[2])
