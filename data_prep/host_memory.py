@@ -5,16 +5,22 @@ anew, each step: on CPU a fifth of the time (docs/scaling.md).
 """
 
 import ctypes
+import sys
 
-# The C library's numbers (malloc.h). Threads with heaps of their own would still give large arrays back.
-ONE_HEAP, NO_MAPPED_ARRAYS, NEVER_SHRINK = (-8, 1), (-4, 0), (-1, -1)
+NO_MAPPED_ARRAYS, NEVER_SHRINK = (-4, 0), (-1, -1)  # the C library's numbers (malloc.h): M_MMAP_MAX, M_TRIM_THRESHOLD
 
 
 def keep_freed_memory() -> None:
-    """For commands that own their process; must come before the threads that allocate. Only glibc has the setting."""
+    """For commands that own their process: after JAX is imported, before its first array. Only glibc can be told.
+
+    The heaps of its other threads still give large arrays back, so the main thread has to run the steps on CPU. (One
+    heap for all threads is no remedy: it has a hundred thousand holes when XLA has compiled, and they are searched.)
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    for option, value in (ONE_HEAP, NO_MAPPED_ARRAYS, NEVER_SHRINK):
+    for option, value in (NO_MAPPED_ARRAYS, NEVER_SHRINK):
         mallopt(option, value)
+    if "jax" in sys.modules:  # data preparation does without
+        sys.modules["jax"].config.update("jax_cpu_enable_async_dispatch", False)
