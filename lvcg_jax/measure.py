@@ -10,6 +10,7 @@ import jax
 
 from data_prep.memory import peak_memory
 from data_prep.progress import progress_bar
+from lvcg_jax.compiled import compile_program
 
 
 def take_turns(calls: dict[str, Callable[[], object]], repeats: int, name: str = "") -> dict[str, list[float]]:
@@ -40,7 +41,7 @@ class Program:
     def __init__(self, function, *arguments):
         reset_peak_memory()
         before = time.perf_counter()
-        self.compiled = function.lower(*arguments).compile()
+        self.compiled = compile_program(function, *arguments)
         self.compile_seconds = time.perf_counter() - before
         self.arguments = arguments
         jax.block_until_ready(self())

@@ -18,10 +18,12 @@ from ml_collections import ConfigDict, config_flags
 from tqdm import tqdm
 
 from data_prep.errors import InputError, run_command
+from data_prep.host_memory import KeptRoom
 from data_prep.memory import peak_memory
 from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet
 from lvcg_jax.checkpoint import Checkpoints, open_run
+from lvcg_jax.compiled import CompiledStep
 from lvcg_jax.config import as_geometry, make_model, make_preprocess, make_subsets
 from lvcg_jax.data import BatchMaker, BatchOrder, ordered_batches, train_batches
 from lvcg_jax.metrics_log import MetricsLog
@@ -163,8 +165,9 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
         say(f"resuming {workdir} at step {start}")
 
     # Steps.
-    train_step = make_train_step(model, tx, config, subsets, max_beats, mesh, shardings)
-    validation_step = make_validation_step(model, config, subsets, max_beats, mesh, shardings)
+    room = KeptRoom()
+    train_step = CompiledStep(make_train_step(model, tx, config, subsets, max_beats, mesh, shardings), room)
+    validation_step = CompiledStep(make_validation_step(model, config, subsets, max_beats, mesh, shardings), room)
 
     def validate(state) -> dict[str, float]:
         maker = BatchMaker(validation_shards, 1, groups, mine, config.data.pack)
@@ -184,14 +187,14 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
 
     def settle(item) -> None:
         nonlocal window
-        step, metrics, losses = item
+        step, metrics, losses, moment = item
         metrics, losses = jax.device_get((metrics, losses))
         check_finite(losses, step, train_shards, order)
         if step % config.train.log_every == 0 or step == 1:
-            elapsed = max(time.monotonic() - window[1], 1e-9)
+            elapsed = max(moment - window[1], 1e-9)
             metrics["records_per_second"] = (step - window[0]) * config.data.batch_size / elapsed
             metrics["memory_gib"] = peak_memory()
-            window = (step, time.monotonic())
+            window = (step, moment)
             speed = f"{metrics['records_per_second']:.0f} records/s"
             scores = f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}"
             bar.set_postfix_str(f"{scores}, {speed}", refresh=False)
@@ -202,9 +205,10 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
         for step in range(start + 1, config.train.steps + 1):
             batch = put_batch(next(batches), mesh)
             state, metrics, losses = train_step(state, batch)
+            moment = time.monotonic()
             if pending:
                 settle(pending)
-            pending = (step, metrics, losses)
+            pending = (step, metrics, losses, moment)
             bar.update()
             last = step == config.train.steps
             stop = preemption.asked(step)

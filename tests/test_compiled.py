@@ -1,0 +1,37 @@
+"""Steps compiled apart from their first call: once a shape, with the numbers of the jitted function."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_prep.host_memory import KeptRoom
+from lvcg_jax import compiled
+
+
+def test_a_step_is_compiled_once_for_each_shape_and_memory_is_given_back_around_it(monkeypatch):
+    log = []
+    monkeypatch.setattr(compiled, "give_back_freed_memory", lambda: log.append("given back"))
+
+    @jax.jit
+    def step(state, batch):
+        log.append("traced")
+        return {"sum": state["sum"] + batch["x"].sum()}, batch["x"] * state["sum"]
+
+    call, state, expected = compiled.CompiledStep(step, KeptRoom()), {"sum": jnp.ones(())}, 1.0
+    for size in (3, 5, 3, 5, 3):
+        x = np.arange(size, dtype=np.float32)
+        state, scaled = call(state, {"x": jax.device_put(x)})
+        np.testing.assert_array_equal(scaled, x * expected)
+        expected += x.sum()
+    assert float(state["sum"]) == expected
+    assert log == ["given back", "traced", "given back"] * 2
+
+
+def test_a_room_that_keeps_nothing_is_no_hindrance():
+    """As in a user's own process, or with another C library."""
+    room = KeptRoom()
+    assert not room.useful
+    for _ in range(2):
+        with room.open(1 << 20):
+            pass
+        room.give_up()
