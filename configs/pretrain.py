@@ -4,6 +4,7 @@
     release  what the authors' published code does, its defects included; docs/presets.md says where each is tested
     best     the paper's, moved to what we measured to work best
     small    `best` with a tenth of its compute; tenth: so is `paper`
+    accelerator  `paper` as a TPU or GPU wants it, the same method; not yet run on hardware
     demo, smoke: minutes and seconds on two cores
 
     python -m lvcg_jax.train --config=configs/pretrain.py --workdir=runs/paper --config.data.dir=SHARDS
@@ -89,7 +90,8 @@ def paper() -> ConfigDict:
     c.model.padding = "ignored"  # 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU
     c.model.dropout = 0.1
     c.model.gelu_exact = False  # open: the tanh form is faster, the difference under 1e-3
-    c.model.scan_unroll = 1
+    c.model.scan_unroll = 1  # beats a turn of the GRU's loop; on CPU more are slower
+    c.model.remat = False  # True: blocks are computed again for gradients, to save an accelerator's memory
     c.model.dtype = "float32"  # 'bfloat16' computes convolutions in bf16; parameters and statistics stay float32
 
     c.loss = ConfigDict()
@@ -178,6 +180,16 @@ def best() -> ConfigDict:
     return c
 
 
+def accelerator() -> ConfigDict:
+    """`paper` for a TPU or GPU: bfloat16 convolutions, fewer turns of the GRU's loop, more readers."""
+    c = paper()
+    c.model.dtype = "bfloat16"
+    c.model.scan_unroll = 5
+    c.data.threads = 8
+    c.data.prefetch = 16
+    return c
+
+
 def _use_a_tenth(c: ConfigDict) -> ConfigDict:
     """Modules with a tenth of the paper's compute a beat."""
     c.model.token_dim = 128
@@ -257,7 +269,7 @@ def smoke() -> ConfigDict:
 
 
 def get_config(variant: str = "paper") -> ConfigDict:
-    variants = {make.__name__: make for make in (paper, release, best, small, tenth, demo, smoke)}
+    variants = {make.__name__: make for make in (paper, release, best, accelerator, small, tenth, demo, smoke)}
     if variant not in variants:
         raise ValueError(f"unknown config variant '{variant}': choose from {', '.join(variants)}")
     return variants[variant]()

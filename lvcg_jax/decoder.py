@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu
+from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu, maybe_remat
 from lvcg_jax.upsample import upsample2
 
 SEED_LENGTH = 4  # samples the token is spread over before the x2 blocks
@@ -38,6 +38,7 @@ class BeatDecoder(nn.Module):
     dropout: float
     gelu_exact: bool
     dtype: jnp.dtype
+    remat: bool
     axes: int = 3
 
     @nn.compact
@@ -59,7 +60,7 @@ class BeatDecoder(nn.Module):
                 upsample=True,
                 parent=None,
             )
-            x = UpBlock(pair, name=f"up{k}")(x, valid, seeds, train)
+            x = maybe_remat(UpBlock, self.remat)(pair, name=f"up{k}")(x, valid, seeds, train)
         x, bias = Conv1D(self.features[-1], self.width, 1, self.dtype, name="out_conv").without_bias(x)
         x = gelu(Norm(self.norm, dtype=self.dtype, name="out_norm")(x, bias, valid, train), self.gelu_exact)
         return Conv1D(self.axes, 1, 1, self.dtype, name="out")(x).astype(jnp.float32)

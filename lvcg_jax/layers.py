@@ -108,6 +108,11 @@ class ConvPair(nn.Module):
         return Norm(self.norm, dtype=self.dtype, name="norm2")(x, bias, valid, train)
 
 
+def maybe_remat(block: type[nn.Module], remat: bool) -> type[nn.Module]:
+    """A block (x, valid, seeds, train) that, with remat, keeps its inputs only and is computed again for gradients."""
+    return nn.remat(block, static_argnums=(4,)) if remat else block  # counted from self
+
+
 def gelu(x: jax.Array, exact: bool) -> jax.Array:
     """GELU with the error function (exact) or its tanh form."""
     return jax.nn.gelu(x, approximate=not exact)

@@ -109,6 +109,7 @@ class LVCG(nn.Module):
     dropout: float
     gelu_exact: bool
     scan_unroll: int
+    remat: bool
     dtype: str
 
     def setup(self):
@@ -120,6 +121,7 @@ class LVCG(nn.Module):
             "dropout": self.dropout,
             "gelu_exact": self.gelu_exact,
             "dtype": jnp.dtype(self.dtype),
+            "remat": self.remat,
         }
         self.encoder = BeatEncoder(
             stem_features=self.stem_features,

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu
+from lvcg_jax.layers import Conv1D, ConvPair, Norm, gelu, maybe_remat
 
 
 class ResidualBlock(nn.Module):
@@ -36,6 +36,7 @@ class BeatEncoder(nn.Module):
     dropout: float
     gelu_exact: bool
     dtype: jnp.dtype
+    remat: bool
 
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
@@ -56,7 +57,8 @@ class BeatEncoder(nn.Module):
                     dtype=self.dtype,
                     parent=None,
                 )
-                x = ResidualBlock(pair, name=f"stage{stage}_block{block}")(x, valid, seeds, train)
+                residual = maybe_remat(ResidualBlock, self.remat)(pair, name=f"stage{stage}_block{block}")
+                x = residual(x, valid, seeds, train)
                 layer += 1
         pooled = x.astype(jnp.float32).mean(axis=1)
         return nn.Dense(self.token_dim, kernel_init=nn.initializers.xavier_uniform(), name="token")(pooled)

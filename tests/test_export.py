@@ -163,11 +163,11 @@ def test_mistakes_are_told(trained_run, tmp_path, monkeypatch):
         export.main([f"--checkpoint={trained_run}", "--out=model.stablehlo"])
 
 
-@pytest.mark.parametrize("dtype, place", [("float32", "none"), ("bfloat16", "data"), ("float32", "model")])
-def test_train_step_and_embedder_lower_for_256_accelerators(dtype, place):
+@pytest.mark.parametrize("preset, place", [("paper", "none"), ("accelerator", "data"), ("paper", "model")])
+def test_train_step_and_embedder_lower_for_256_accelerators(preset, place):
     """Without one at hand: StableHLO for tpu and cuda, sharded, with static shapes and no call back to Python."""
-    config = get_config("paper")
-    config.model.dtype, config.mesh.shard_parameters = dtype, place
+    config = get_config(preset)
+    config.model.remat, config.mesh.shard_parameters = place == "data", place
     config.mesh.model = 4 if place == "model" else 1
     mesh = AbstractMesh((256 // config.mesh.model, config.mesh.model), ("data", "model"), (AxisType.Auto,) * 2)
     for name, (program, arguments) in abstract_programs(config, mesh, rows=4, slots=64).items():
@@ -179,6 +179,17 @@ def test_train_step_and_embedder_lower_for_256_accelerators(dtype, place):
             assert not [target for target in called if "callback" in target.lower()], called
             assert not lowered.ordered_effects and not lowered.unordered_effects
             assert not re.search(r"tensor<[^>]*\?", text) and "stablehlo.convolution" in text
-            assert ("xbf16>" in text) == (dtype == "bfloat16")
+            assert ("xbf16>" in text) == (preset == "accelerator")
             kernel = re.search(r"tensor<7x256x256xf32> {[^}]*sharding<@mesh, \[(.*?)\]>", text).group(1)
             assert (place in kernel) == (name == "train" and place != "none"), kernel
+
+
+def test_blocks_computed_again_stand_twice_in_what_an_accelerator_is_given():
+    """Each block's convolutions and products: forward, two gradients and, with remat, forward again."""
+    config, counts = get_config("smoke"), {}
+    mesh = AbstractMesh((8, 1), ("data", "model"), (AxisType.Auto,) * 2)
+    for config.model.remat in (False, True):
+        program, arguments = abstract_programs(config, mesh, rows=4, slots=64)["train"]
+        text = jax.export.export(program, platforms=["tpu"])(*arguments).mlir_module()
+        counts[config.model.remat] = len(re.findall(r"stablehlo\.(?:convolution|dot_general)", text))
+    assert 1.2 < counts[True] / counts[False] < 4 / 3

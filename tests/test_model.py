@@ -301,3 +301,11 @@ def test_dropout_seeds_belong_to_record_and_beat():
     found = np.asarray(dropout_seeds(KEY, flipped["uid"], row, position))[valid]
     by_record = np.split(seeds, np.cumsum(COUNTS)[:-1])
     np.testing.assert_array_equal(found, np.concatenate(by_record[::-1]))
+
+
+def test_blocks_computed_again_give_the_same_gradient(variables, train):
+    """Dropout draws the same masks again; parameters and running statistics are where they were."""
+    config = tiny_config()
+    config.model.remat = True
+    usual, again = (run(variables, BATCH, VISIBLE, KEY) for run in (train, _value_and_gradient(config)))
+    jax.tree.map(_close, again, usual)

@@ -37,6 +37,7 @@ OTHERS += [("model.dynamics_layers", 2), ("model.rhythm_positions", SLOTS), ("mo
 OTHERS += [("model.embedding_norm", True), ("model.stitch", True), ("loss.lambda_base", 1.0)]
 OTHERS += [("model.structure", "anchor"), ("model.structure", "mean+std"), ("loss.lambda_view", 1.0)]
 OTHERS += [("geometry.most_visible", 6), ("model.lead_sizes", True), ("train.start_from", "runs/other")]
+OTHERS += [("model.remat", True)]
 
 
 def changed(**fields):
