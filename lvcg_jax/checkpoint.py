@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
 from data_prep.errors import InputError
+from data_prep.host_memory import give_back_freed_memory
 from lvcg_jax.config import differences, load_config, make_preprocess, save_config
 
 _PACKAGES = ("lvcg-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy", "wfdb")
@@ -79,6 +80,7 @@ class Checkpoints:
         }
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
         self.wait()  # one save at a time: processes meet at numbered barriers, which two at once may number differently
+        give_back_freed_memory()  # the threads of the save before have left some tens of megabytes
         with self._told():
             manager.save(step, args=items, force=True)
 
