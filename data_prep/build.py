@@ -36,6 +36,7 @@ from data_prep.preprocess import Preprocess
 from data_prep.progress import progress_bar
 from data_prep.readers import CORPORA, Corpus, apply_splits, open_corpus
 from data_prep.shard_build import build_shard
+from data_prep.storage import require_local
 
 BUILD_VERSION = 2  # of what a build records beside the shards; an unfinished build of another version starts again
 _SPLITS = ("train", "validation", "test")
@@ -73,6 +74,7 @@ def build(
         raise InputError(f"windows is '{windows}'; give 'first' or 'all'")
     if duplicates not in ("drop", "keep"):
         raise InputError(f"duplicates is '{duplicates}'; give 'drop' or 'keep'")
+    require_local(out)
     job = Job(Path(out).absolute(), preprocess, windows, store_signal, detectors, duplicates)
     plan, planned = make_plan(corpus, job, shard_records, limit)
     _check_directory(job.out, plan)

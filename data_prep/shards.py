@@ -30,6 +30,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from data_prep.errors import InputError
 from data_prep.preprocess import Preprocess
+from data_prep.storage import require_local
 
 if TYPE_CHECKING:  # imported late below: it takes a second, and who embeds a record of his own needs no shards
     import tensorflow_datasets as tfds
@@ -167,6 +168,7 @@ def file_sha256(path: Path) -> str:
 
 def read_metadata(directory: str | os.PathLike) -> dict:
     """dataset.json of a finished dataset directory; an InputError that says what is missing otherwise."""
+    require_local(directory)
     directory = Path(directory)
     file = directory / METADATA_FILE
     remedy = "build it with `python -m data_prep.build --corpus=... --raw=... --out=...`"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.errors import InputError
+from data_prep.storage import is_remote, write_object
 
 
 @contextlib.contextmanager
@@ -27,9 +28,12 @@ def whole_file(path: str | Path, folder: Path | None = None) -> Iterator[Path]:
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Writes a file, text as UTF-8, in whole or not at all; an InputError if it cannot be done."""
+    content = content.encode() if isinstance(content, str) else content
+    if is_remote(path):
+        return write_object(path, content)
     try:
         with whole_file(path) as temporary:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+            temporary.write_bytes(content)
     except OSError as error:
         raise cannot_write(path, error) from None
 

@@ -3,7 +3,8 @@
 #
 #   TPU=my-pod ZONE=us-central2-b bash launch/tpu_pod.sh --workdir=gs://bucket/runs/paper --config.data.dir=/data/shards
 #
-# Checkpoints may go to gs://; shards are read from a disk that every host mounts (for example Cloud Storage FUSE).
+# The run directory may be on gs://, with the service account of the TPU VM; shards are read from a disk or a bucket
+# that every host mounts at the same place (for example with Cloud Storage FUSE).
 # A preempted slice saves on SIGTERM; the same command on the new slice goes on from the last checkpoint.
 # Status: checked with shellcheck; not yet run on hardware.
 set -euo pipefail
@@ -15,7 +16,7 @@ git archive --format=tar.gz --output="$archive" HEAD
 on_all_hosts() { gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" --worker=all --command="$1"; }
 gcloud compute tpus tpu-vm scp "$archive" "$TPU:lvcg_jax.tar.gz" --zone="$ZONE" --worker=all
 on_all_hosts "mkdir -p lvcg_jax && tar -xzf lvcg_jax.tar.gz -C lvcg_jax && cd lvcg_jax &&
-  EXTRAS=tpu bash -c 'source launch/setup.sh'"
+  EXTRAS=tpu,gcs bash -c 'source launch/setup.sh'"
 flags=$(printf ' %q' "$@")
 on_all_hosts "cd lvcg_jax && JAX_PLATFORMS=tpu .venv/bin/python -m lvcg_jax.train --cluster \
   --config=${CONFIG:-configs/pretrain.py}$flags"

@@ -3,7 +3,8 @@
     RUN/config.json   versions.json   metrics.jsonl   checkpoints/STEP   best/STEP
 
 A checkpoint holds the train state, the position in the data, the config and the preprocessing hash. Orbax writes it in
-the background under a temporary name and renames it, so a killed process leaves the previous one intact.
+the background under a temporary name and renames it, or on object storage marks it when it is whole, so a killed
+process leaves the previous one intact.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from ml_collections import ConfigDict
 
 from data_prep.errors import InputError
 from data_prep.host_memory import give_back_freed_memory
+from data_prep.storage import is_remote, run_place
+from data_prep.whole_file import write_whole
 from lvcg_jax.config import differences, load_config, make_preprocess, save_config
 
 _PACKAGES = ("lvcg-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy", "wfdb")
@@ -42,18 +45,17 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
         if foreign:
             some = ", ".join(sorted(foreign)[:3])
             raise InputError(f"{workdir} holds other files ({some}) and no config.json: use another --workdir")
-    workdir.mkdir(parents=True, exist_ok=True)
     save_config(config, path)
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     versions |= {"python": platform.python_version(), "platform": platform.platform(), "backend": jax.default_backend()}
-    (workdir / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
+    write_whole(workdir / "versions.json", json.dumps(versions, indent=2) + "\n")
 
 
 class Checkpoints:
     """The newest few checkpoints of a run, and the one with the lowest validation loss."""
 
     def __init__(self, workdir: Path, config: ConfigDict | None = None, keep: int = 3):
-        self.workdir, self.config = Path(workdir), config
+        self.workdir, self.config = run_place(workdir), config
         _quiet_closed_loops()
         self._latest = self._manager("checkpoints", keep)
         self._best = self._manager("best", 1)
@@ -69,7 +71,9 @@ class Checkpoints:
             max_to_keep=keep, create=self.config is not None, enable_async_checkpointing=self.config is not None
         )
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
-        return ocp.CheckpointManager((self.workdir / name).absolute(), options=options, item_handlers=handlers)
+        place = self.workdir / name
+        place = place if is_remote(place) else place.absolute()
+        return ocp.CheckpointManager(place, options=options, item_handlers=handlers)
 
     def _save(self, manager: ocp.CheckpointManager, step: int, state, meta: dict) -> None:
         meta = {
@@ -92,9 +96,11 @@ class Checkpoints:
         except Exception as error:  # the file system, tensorstore and orbax each have their own ways to say it
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a trace for every array that was not written
             lines = str(error).splitlines() or [type(error).__name__]
+            remote = is_remote(self.workdir)
+            cause, remedy = ("can the bucket be reached", "see to it") if remote else ("is the disk full", "make room")
             raise InputError(
-                f"a checkpoint could not be written to {self.workdir} ({lines[0][:120]}): is the disk full? The one"
-                " before is intact: make room and start the same command again"
+                f"a checkpoint could not be written to {self.workdir} ({lines[0][:120]}): {cause}? The one before is"
+                f" intact: {remedy} and start the same command again"
             ) from error
 
     def save(self, step: int, state) -> None:

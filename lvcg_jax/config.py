@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from data_prep.errors import InputError
 from data_prep.leads import LEADS
 from data_prep.preprocess import Preprocess
+from data_prep.storage import require_local
 from data_prep.whole_file import write_whole
 from lvcg_jax.geometry import GEOMETRIES, lead_matrix, training_subsets
 from lvcg_jax.model import LVCG
@@ -176,7 +177,9 @@ def save_config(config: ConfigDict, path: Path) -> None:
 
 
 def load_config(path: Path) -> ConfigDict:
-    """Reads a config that save_config wrote."""
+    """Reads a config that save_config wrote, to a Path or a run_place."""
+    if isinstance(path, Path):
+        require_local(path)
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:

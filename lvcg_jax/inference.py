@@ -23,6 +23,7 @@ from data_prep.errors import InputError
 from data_prep.inspect import r_peaks
 from data_prep.leads import LEADS, mask_leads, parse_leads
 from data_prep.shards import ShardSet
+from data_prep.storage import is_remote, run_place
 from lvcg_jax import weights
 from lvcg_jax.config import load_config, make_model, make_preprocess, make_subsets
 from lvcg_jax.geometry import lead_matrix, lift_matrix, subset_facts
@@ -105,8 +106,8 @@ class LVCG:
     @classmethod
     def load(cls, checkpoint: str | Path, which: str = "best") -> "LVCG":
         """The weights of a run directory (the best by validation loss, or the latest), or packaged ones by name."""
-        run = Path(checkpoint)
-        if not run.is_dir():
+        run = run_place(checkpoint)
+        if not is_remote(run) and not run.is_dir():
             return cls.packaged(str(checkpoint), which)
         from lvcg_jax.checkpoint import Checkpoints  # late: orbax takes a second, and packaged weights do without
 

@@ -1,7 +1,9 @@
 """Numbers of a run as JSON lines and TensorBoard events, and the curves they make."""
 
+import contextlib
 import json
 import math
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from data_prep.errors import InputError
+from data_prep.storage import is_remote, run_place
 from data_prep.whole_file import write_whole
 
 
@@ -18,15 +21,20 @@ class MetricsLog:
     """Appends to RUN/metrics.jsonl and RUN/tensorboard; after a resume, steps that run again are dropped.
 
     Both are written at once, in the caller's thread: a disk that fills is told, and cannot make the run wait for ever.
+    Object storage cannot append: there both are written to a scratch folder, and `upload` copies them whole.
     """
 
     def __init__(self, workdir: Path, resume_step: int):
-        self.path = workdir / "metrics.jsonl"
+        self.workdir, self._scratch = workdir, None
+        if is_remote(workdir):
+            self._scratch = tempfile.TemporaryDirectory(prefix="lvcg_metrics_")
+        folder = Path(self._scratch.name) if self._scratch else workdir
+        self.path = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(workdir) if row["step"] <= resume_step]
         write_whole(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self.path.open("a", buffering=1)
-        (workdir / "tensorboard").mkdir(exist_ok=True)
-        self._events = EventsWriter(str(workdir / "tensorboard" / "events"))
+        (folder / "tensorboard").mkdir(exist_ok=True)
+        self._events = EventsWriter(str(folder / "tensorboard" / "events"))
         if resume_step:  # TensorBoard hides what an earlier event file has from this step on
             start = SessionLog(status=SessionLog.START)
             self._events.write_event(Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
@@ -45,17 +53,26 @@ class MetricsLog:
                 " The last checkpoint is intact: make room and start the same command again"
             ) from None
 
+    def upload(self) -> None:
+        """Copies the files to object storage; an ordinary run directory has them already."""
+        if self._scratch:
+            folder = Path(self._scratch.name)
+            for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+                write_whole(self.workdir / file.relative_to(folder).as_posix(), file.read_bytes())
+
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it was told when it was written
             self._file.close()
             self._events.close()
-        except OSError:
-            pass  # it was told when it was written
+        with contextlib.suppress(InputError):  # the same
+            self.upload()
+        if self._scratch:
+            self._scratch.cleanup()
 
 
 def read_metrics(workdir: Path) -> list[dict]:
     """The rows of RUN/metrics.jsonl; a last line cut off by a kill is left out."""
-    path = Path(workdir) / "metrics.jsonl"
+    path = run_place(workdir) / "metrics.jsonl"
     rows = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:

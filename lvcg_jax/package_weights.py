@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from data_prep.errors import InputError, run_command
 from data_prep.leads import LEADS
 from data_prep.shards import ShardSet, read_metadata
+from data_prep.storage import require_local
 from data_prep.synthetic import make_record
 from data_prep.whole_file import write_whole
 from lvcg_jax import weights
@@ -192,6 +193,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", args.name):
         raise InputError(f"--name={args.name}: use small letters, digits and '_'")
+    require_local(args.checkpoint)
     if not args.checkpoint.is_dir():
         raise InputError(f"no run directory {args.checkpoint}: give the --workdir of a training run")
     print(package(args.checkpoint, args.name, args.corpora, args.scores))

@@ -15,6 +15,7 @@ import numpy as np
 from data_prep.errors import InputError
 from data_prep.leads import LEADS, mask_leads
 from data_prep.shards import ShardSet, read_metadata
+from data_prep.storage import require_local
 from lvcg_jax import model_card, report_map, svg_ecg
 from lvcg_jax.config import differences, flatten, load_config, make_preprocess, make_subsets, read_config_file
 from lvcg_jax.geometry import lead_matrix, subset_facts
@@ -96,6 +97,7 @@ def find_input(run: Path, name: str) -> Path | None:
 def run_page(options: Options, say: Callable[[str], None]) -> str:
     """The whole page; `say` hears which parts were left out and why."""
     run = options.run
+    require_local(run)
     if not run.is_dir():
         raise InputError(f"no run directory {run}: give the --workdir of a training run")
     config = load_config(run / "config.json")

@@ -5,8 +5,11 @@
 The same command goes on with a run that was stopped or killed. SIGTERM saves a checkpoint and ends with exit code 0.
 """
 
+import atexit
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -22,6 +25,7 @@ from data_prep.host_memory import KeptRoom
 from data_prep.memory import peak_memory
 from data_prep.progress import progress_bar
 from data_prep.shards import ShardSet
+from data_prep.storage import is_remote, require_local, run_place
 from lvcg_jax.checkpoint import Checkpoints, open_run
 from lvcg_jax.compiled import CompiledStep
 from lvcg_jax.config import as_geometry, make_model, make_preprocess, make_subsets
@@ -35,7 +39,9 @@ from lvcg_jax.table import list_some
 _CONFIG = config_flags.DEFINE_config_file(
     "config", help_string="Config file, e.g. configs/pretrain.py or configs/pretrain.py:demo.", lock_config=True
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Run directory: config, metrics and checkpoints go there.")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Run directory, a folder or gs://BUCKET/FOLDER: config, metrics and checkpoints."
+)
 _CLUSTER = flags.DEFINE_boolean(
     "cluster", False, "One of several processes that Slurm, MPI, GKE or a TPU pod started: JAX finds the others itself."
 )
@@ -63,13 +69,18 @@ def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | N
 
 
 def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
-    """A synthetic data set in the run directory, made by the first process."""
+    """A synthetic data set in the run directory, made by the first process; if that is on object storage, each process
+    makes the same set in a scratch folder of its own."""
     from data_prep.build import build
     from data_prep.readers import open_corpus
     from data_prep.synthetic import write_corpus
 
-    raw, shards = workdir / "synthetic", workdir / "data"
-    if jax.process_index() == 0 and not (shards / "dataset.json").exists():
+    folder = workdir
+    if is_remote(workdir):
+        folder = Path(tempfile.mkdtemp(prefix="lvcg_synthetic_"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    raw, shards = folder / "synthetic", folder / "data"
+    if (jax.process_index() == 0 or is_remote(workdir)) and not (shards / "dataset.json").exists():
         say(f"no data.dir given: making a synthetic data set of {config.data.synthetic_patients} patients in {shards}")
         write_corpus(raw, patients=config.data.synthetic_patients, seed=config.seed)
         build(open_corpus("synthetic", raw), shards, make_preprocess(config))
@@ -128,7 +139,8 @@ def start_from(run: str, state: TrainState, shardings) -> TrainState:
 
 def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is in workdir."""
-    workdir = Path(workdir)
+    workdir = run_place(workdir)
+    require_local(config.data.dir)
     with config.ignore_type():  # a run keeps the numbers of a geometry file, not its name
         config.geometry.matrix = as_geometry(config.geometry.matrix)
 
@@ -224,6 +236,8 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
                     checkpoints.save_if_best(step, state, values["loss"])
                     window = (step, time.monotonic())
                 if stop or last or step % config.train.checkpoint_every == 0:
+                    if log:
+                        log.upload()
                     checkpoints.save(step, state)
             if stop and not last:
                 outcome = "preempted"

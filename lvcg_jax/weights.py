@@ -21,6 +21,7 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from data_prep.errors import InputError
+from data_prep.storage import is_remote, run_place
 from lvcg_jax.config import complete_config, load_config, make_preprocess
 
 PACKAGED = Path(__file__).resolve().parent / "packaged"
@@ -106,7 +107,8 @@ def _damaged(path: Path, what: str) -> InputError:
 
 def config_of(checkpoint: str | Path) -> ConfigDict:
     """The config of a run directory or of packaged weights."""
-    return load_config(Path(checkpoint) / "config.json") if Path(checkpoint).is_dir() else load(str(checkpoint)).config
+    run = run_place(checkpoint)
+    return load_config(run / "config.json") if is_remote(run) or run.is_dir() else load(str(checkpoint)).config
 
 
 def halve(x: np.ndarray) -> np.ndarray:
