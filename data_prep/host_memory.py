@@ -54,12 +54,14 @@ class KeptRoom:
             return
         self._size = max(self._size, size)
         before = self._held
-        self._free([before])
+        self.give_up()
         place, others = self._take(before)
         self._free([place])
-        yield
-        self._held, more = self._take(place)
-        self._free(others + more)
+        try:
+            yield
+        finally:
+            self._held, more = self._take(place)
+            self._free(others + more)
 
     def give_up(self) -> None:
         """Holds nothing until it is opened again."""

@@ -243,6 +243,7 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
                 outcome = "preempted"
                 break
     finally:
+        room.give_up()
         bar.close()
         preemption.close()
         checkpoints.wait()

@@ -1,8 +1,11 @@
 """Steps compiled apart from their first call: once a shape, with the numbers of the jitted function."""
 
+import platform
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from data_prep.host_memory import KeptRoom
 from lvcg_jax import compiled
@@ -27,11 +30,15 @@ def test_a_step_is_compiled_once_for_each_shape_and_memory_is_given_back_around_
     assert log == ["given back", "traced", "given back"] * 2
 
 
-def test_a_room_that_keeps_nothing_is_no_hindrance():
-    """As in a user's own process, or with another C library."""
+@pytest.mark.parametrize("useful", {False, platform.libc_ver()[0] == "glibc"})
+def test_a_room_can_be_left_in_any_way(useful, monkeypatch):
+    """Not useful: as in a user's own process, or with another C library."""
+    monkeypatch.setattr(KeptRoom, "useful", useful)
     room = KeptRoom()
-    assert not room.useful
-    for _ in range(2):
-        with room.open(1 << 20):
+    for size in (1 << 20, 1 << 22, 1 << 20):
+        with room.open(size):
             pass
+        with pytest.raises(RuntimeError), room.open(size):
+            raise RuntimeError("the program failed")
+        room.give_up()
         room.give_up()
