@@ -1,7 +1,7 @@
-"""Ablations: one small change each, on the paper's config here and on any other with lvcg_jax.ablate.
+"""Ablations: one small change each, on the paper's config here and on any other with lvcg_jax.studies.ablate.
 
 python -m lvcg_jax.train --config=configs/ablations.py:ecg_space --workdir=runs/ecg_space --config.data.dir=SHARDS
-python -m lvcg_jax.ablate --base=configs/pretrain.py --data=SHARDS --steps=2000 --seeds=3 --out=runs/ablations
+lvcg ablate --base=configs/pretrain.py --data=SHARDS --steps=2000 --seeds=3 --out=runs/ablations
 """
 
 from pathlib import Path
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from lvcg_jax.config import read_config_file
-from lvcg_jax.geometry import lead_matrix
+from data_prep.ecg.geometry import lead_matrix
+from lvcg_jax.config.files import read_config_file
 
 SHUFFLE_SEED = 0
 

@@ -24,7 +24,7 @@ def paper() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0
 
-    c.preprocess = ConfigDict()  # the fields of data_prep.preprocess.Preprocess; must be those of the shards
+    c.preprocess = ConfigDict()  # the fields of data_prep.ecg.preprocess.Preprocess; must be those of the shards
     c.preprocess.rate = 100.0  # f_s, Hz
     c.preprocess.seconds = 10.0  # T
     c.preprocess.band_low = 0.67  # Hz, zero-phase Butterworth

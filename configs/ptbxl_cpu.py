@@ -1,6 +1,6 @@
 """Real pre-training on PTB-XL, within two hours on two cores: where the packaged weights come from.
 
-    python -m data_prep.build --corpus=ptbxl --raw=PTBXL --out=SHARDS --config=peaks=vcg --workers=2
+    python -m data_prep.build --corpus=ptbxl --raw=PTBXL --out=SHARDS --preprocess=peaks=vcg --workers=2
     python -m lvcg_jax.train --config=configs/ptbxl_cpu.py --workdir=runs/ptbxl_cpu --config.data.dir=SHARDS
     python -m lvcg_jax.train --config=configs/ptbxl_cpu.py:small --workdir=runs/small --config.data.dir=SHARDS
     python -m lvcg_jax.train --config=configs/ptbxl_cpu.py:best --workdir=runs/best --config.data.dir=SHARDS
@@ -14,7 +14,7 @@ variant `configs/ptbxl_cpu.py:record_dower` keeps the dipole relation between le
 
 What the first run gave: 1,600 steps of 2.7 to 3.6 s on two cores (other work beside it), about 80 minutes; validation
 loss best at step 1,400 (hidden leads R2 0.458, visible heart vector 0.898). Test macro AUROC x 100 on fold 9 with 1, 10
-and 100% of the labels, `python -m lvcg_jax.results` (docs/results.md has intervals and every class):
+and 100% of the labels, `lvcg results` (docs/results.md has intervals and every class):
 
     super  81.6 / 86.6 / 88.3   random weights 70.9 / 78.0 / 81.8   median beat 67.3 / 81.2 / 86.9
     sub    76.9 / 84.7 / 89.5                  64.4 / 73.5 / 79.7               61.3 / 76.8 / 86.9
@@ -38,7 +38,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from lvcg_jax.config import read_config_file
+from lvcg_jax.config.files import read_config_file
 
 
 def get_config(variant: str = "paper") -> ConfigDict:

@@ -1,6 +1,6 @@
 """Candidates for `best`: a small model trained the paper's way, and one change of it each.
 
-    python -m lvcg_jax.search --space=configs/search.py --data=SHARDS --budget=400 --out=runs/search
+    lvcg search --space=configs/search.py --data=SHARDS --budget=400 --out=runs/search
     python -m lvcg_jax.train --config=configs/search.py:rhythm_term --workdir=runs/one --config.data.dir=SHARDS
 
 Another idea is another function: its name is the row, its docstring says what and why.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from lvcg_jax.config import read_config_file
+from lvcg_jax.config.files import read_config_file
 
 
 def base() -> ConfigDict:

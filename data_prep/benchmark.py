@@ -11,7 +11,6 @@ each: CPU time cannot show it, as that stops while a process waits for a core. S
 of a core that each of the two workers got is printed beside it, and well under 1 means that the ratio says nothing.
 """
 
-import argparse
 import itertools
 import json
 import multiprocessing
@@ -25,16 +24,17 @@ from pathlib import Path
 import numpy as np
 from scipy import signal as sps
 
-from data_prep import shards
-from data_prep.assemble import PARTS, Job, Shard
-from data_prep.errors import InputError, run_command
-from data_prep.leads import LEADS, canonical
-from data_prep.memory import peak_memory
-from data_prep.preprocess import Preprocess
-from data_prep.readers import Corpus, RecordRef, open_corpus
-from data_prep.shard_build import build_shard
-from data_prep.synthetic import write_corpus
-from data_prep.wfdb_files import import_wfdb
+from data_prep.base.command import Parser, run_command
+from data_prep.base.errors import InputError
+from data_prep.base.memory import peak_memory
+from data_prep.corpora.corpus import Corpus, open_corpus
+from data_prep.dataset import shards
+from data_prep.dataset.one_shard import PARTS, Job, Shard, build_shard
+from data_prep.ecg.leads import LEADS, canonical
+from data_prep.ecg.preprocess import Preprocess
+from data_prep.ecg.record import RecordRef
+from data_prep.formats.wfdb_files import import_wfdb
+from data_prep.synthetic_heart.records import write_corpus
 
 TARGETS = {100: 300, 500: 120}  # records/s on one core at this sampling rate
 WORKER_REPEATS = 3
@@ -174,9 +174,7 @@ def benchmark(name: str, corpus: Corpus, records: int, repeats: int, folder: Pat
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.benchmark", description="Speed of the build, beside a straightforward loop."
-    )
+    parser = Parser("benchmark", "Speed of the build, beside a straightforward loop.")
     parser.add_argument(
         "--raw",
         action="append",

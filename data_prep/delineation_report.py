@@ -1,4 +1,4 @@
-"""How well data_prep.delineate finds the waves that cardiologists marked in LUDB.
+"""How well data_prep.ecg.delineate finds the waves that cardiologists marked in LUDB.
 
     python -m data_prep.delineation_report --raw=LUDB --out=delineation.md
 
@@ -13,22 +13,23 @@ found 96.3% of its T offsets from twelve leads (medians as now), and after the s
 development half (its single leads, and its records played faster and slower).
 """
 
-import argparse
-import hashlib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from data_prep.delineate import Waves, delineate, match_beats
-from data_prep.errors import InputError, run_command
-from data_prep.leads import LEADS, order_leads
-from data_prep.preprocess import Preprocess
-from data_prep.progress import progress_bar
-from data_prep.readers import Record, open_corpus
-from data_prep.segment import r_peaks_vcg
-from data_prep.signal import bandpass, resample
+from data_prep.base.command import Parser, run_command
+from data_prep.base.errors import InputError
+from data_prep.base.lottery import parity
+from data_prep.base.progress import progress_bar
+from data_prep.corpora.corpus import open_corpus
+from data_prep.ecg.delineate import Waves, delineate, match_beats
+from data_prep.ecg.leads import LEADS, order_leads
+from data_prep.ecg.preprocess import Preprocess
+from data_prep.ecg.record import Record
+from data_prep.ecg.segment import r_peaks_vcg
+from data_prep.ecg.signal import bandpass, resample
 
 LEAD_SETS = {"all twelve": LEADS, "II, V2, V5": ("II", "V2", "V5"), "II": ("II",)}
 HALVES = ("development", "held-out")
@@ -61,7 +62,7 @@ class Errors:
 
 def half_of(record_id: str) -> str:
     """The half that a record is in: by the parity of the sha256 of its id."""
-    return HALVES[hashlib.sha256(record_id.encode()).digest()[-1] % 2]
+    return HALVES[parity(record_id)]
 
 
 def reference_marks(annotations: dict, rate: float, leads: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -173,11 +174,7 @@ def report(table: dict[tuple[str, str], Errors], rate: float) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m data_prep.delineation_report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("delineation_report", __doc__)
     parser.add_argument("--raw", required=True, help="folder of LUDB (ludb.csv, data/1.hea, ...)")
     parser.add_argument("--rate", type=float, default=100.0, help="Hz to resample to first (default 100)")
     parser.add_argument("--half", choices=HALVES, help="only this half of the records (default: both)")

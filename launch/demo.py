@@ -8,22 +8,26 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from data_prep.build import build
-from data_prep.errors import run_command
-from data_prep.leads import LEADS, lead_mask
-from data_prep.readers import open_corpus
-from data_prep.shards import ShardSet
-from data_prep.synthetic import write_corpus
-from lvcg_jax import figures
-from lvcg_jax.config import make_preprocess, read_config_file
-from lvcg_jax.controls import median_beat_table
-from lvcg_jax.embed import Embedder, embed_dataset
-from lvcg_jax.geometry import lead_matrix, lift_matrix
-from lvcg_jax.lead_methods import NetworkLeads, to_mv
-from lvcg_jax.metrics_log import read_metrics
-from lvcg_jax.probe import format_results, probe_task
-from lvcg_jax.table import align_features, save_table
-from lvcg_jax.train import train_and_evaluate
+from data_prep.base.command import run_command
+from data_prep.corpora.corpus import open_corpus
+from data_prep.dataset.builder import build
+from data_prep.dataset.shards import ShardSet
+from data_prep.ecg import drawing
+from data_prep.ecg.geometry import lead_matrix, lift_matrix
+from data_prep.ecg.leads import LEADS, lead_mask
+from data_prep.synthetic_heart.records import write_corpus
+from lvcg_jax.config.build import make_preprocess
+from lvcg_jax.config.files import read_config_file
+from lvcg_jax.embed.dataset import embed_dataset
+from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.embed.table import align_features, save_table
+from lvcg_jax.probe import figures
+from lvcg_jax.probe.median_beat import median_beat_table
+from lvcg_jax.probe.study import probe_task
+from lvcg_jax.reconstruct.methods import NetworkLeads, to_mv
+from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.text.tables import format_results
+from lvcg_jax.train.loop import train_and_evaluate
 
 ROOT = Path(__file__).resolve().parents[1]
 VISIBLE = ("II", "V2", "V5")  # leads that the reconstruction picture starts from
@@ -60,8 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     print("3/5  embeddings of the trained models, of random weights, and the median beat")
     tables = {}
     for seed, run in enumerate(runs):
-        trained = Embedder.load(run)
-        control = Embedder.random(trained.config, seed, ShardSet(data, "train"))
+        trained = LVCG.load(run)
+        control = LVCG.random(trained.config, seed, ShardSet(data, "train"))
         tables[f"LVCG seed {seed}"] = embed_dataset(trained, data, progress=False)
         tables[f"random seed {seed}"] = embed_dataset(control, data, progress=False)
     tables["median beat"] = median_beat_table(data)
@@ -124,18 +128,18 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     signal = to_mv(example["signal"].astype(np.float32), example)
     title = f"record {example['record_id']}"
     peaks = example["start"][1:]
-    figures.draw_ecg(out / "record.png", signal, rate, title, r_peaks=peaks, caption=COMMAND)
+    drawing.draw_ecg(out / "record.png", signal, rate, title, r_peaks=peaks, caption=COMMAND)
 
     lift = lift_matrix(lead_matrix("paper"), np.ones(len(LEADS), bool))
-    figures.draw_vcg_loops(out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND)
+    drawing.draw_vcg_loops(out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND)
 
     view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
     overlays = {}
     for name, checkpoint in (("trained here", run), ("packaged", PACKAGED)):
-        (stitched,) = NetworkLeads(Embedder.load(checkpoint), {"lvcg": "both"}, rows=1).predict([view])["lvcg"]
+        (stitched,) = NetworkLeads(LVCG.load(checkpoint), {"lvcg": "both"}, rows=1).predict([view])["lvcg"]
         overlays[name] = np.where(hidden, to_mv(stitched, example), np.nan)
-    figures.draw_ecg(
+    drawing.draw_ecg(
         out / "reconstruction.png",
         signal,
         rate,

@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 page=$1 run=$2 first=$3
 shift 2
 figures=$(dirname "$page")/figures
-"$python" -m lvcg_jax.results --run="$run" --data="$first" --out="$page"
+"$python" -m lvcg_jax.studies.results --checkpoint="$run" --data="$first" --out="$page"
 split="test"
 for data in "$@"; do
   flags=(--checkpoint="$run" --data="$data" --split="$split" "--visible=II,V2,V5" "--k=3,5")
@@ -24,5 +24,5 @@ for file in "$run"/eval/trained-*.npz; do
   if [ "$file" -nt "$embeddings" ]; then embeddings=$file; fi
 done
 flags=(--checkpoint="$run" --data="$first" --limit=800 --embeddings="$embeddings")
-"$python" -m lvcg_jax.robustness "${flags[@]}" --out="$figures/robustness" --page="$page"
+"$python" -m lvcg_jax.studies.robustness "${flags[@]}" --out="$figures/robustness" --page="$page"
 mv "$figures"/robustness/{robustness.json,table.md} "$run"/  # only its pictures belong to the page

@@ -13,7 +13,7 @@ __all__ = ["LVCG", "Embedding"]
 
 def __getattr__(name: str):
     if name in __all__:
-        from lvcg_jax import inference
+        from lvcg_jax.embed import lvcg
 
-        return getattr(inference, name)
+        return getattr(lvcg, name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

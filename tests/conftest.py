@@ -14,7 +14,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
-from commands import get_config  # noqa: E402
+from helpers.commands import get_config  # noqa: E402
 
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def raw_corpus(tmp_path_factory):
     """A folder of synthetic WFDB records: 24 patients, 5 records each."""
-    from data_prep.synthetic import write_corpus
+    from data_prep.synthetic_heart.records import write_corpus
 
     folder = tmp_path_factory.mktemp("raw") / "corpus"
     write_corpus(folder, patients=24, seed=0)
@@ -41,9 +41,9 @@ def raw_corpus(tmp_path_factory):
 @pytest.fixture(scope="session")
 def shards_dir(raw_corpus, tmp_path_factory):
     """The corpus as shards, with the paper's preprocessing."""
-    from data_prep.build import build
-    from data_prep.preprocess import Preprocess
-    from data_prep.readers import open_corpus
+    from data_prep.corpora.corpus import open_corpus
+    from data_prep.dataset.builder import build
+    from data_prep.ecg.preprocess import Preprocess
 
     folder = tmp_path_factory.mktemp("shards") / "data"
     build(open_corpus("synthetic", raw_corpus), folder, Preprocess(), progress=False)
@@ -61,7 +61,7 @@ def smoke(shards_dir):
 @pytest.fixture(scope="session")
 def trained_run(shards_dir, tmp_path_factory):
     """A finished smoke run."""
-    from lvcg_jax.train import train_and_evaluate
+    from lvcg_jax.train.loop import train_and_evaluate
 
     config = get_config("smoke")
     config.data.dir = str(shards_dir)
@@ -73,7 +73,8 @@ def trained_run(shards_dir, tmp_path_factory):
 @pytest.fixture(scope="session")
 def packaged(trained_run, tmp_path_factory):
     """A folder with the finished run as packaged weights `paper`; tests put it in the place of weights.PACKAGED."""
-    from lvcg_jax import package_weights, weights
+    from lvcg_jax.export import package_weights
+    from lvcg_jax.runs import weights
 
     folder = tmp_path_factory.mktemp("packaged")
     with pytest.MonkeyPatch.context() as patch:
@@ -85,9 +86,9 @@ def packaged(trained_run, tmp_path_factory):
 @pytest.fixture(scope="session")
 def imported_run(tmp_path_factory):
     """The authors' small checkpoint as a run directory."""
-    from golden import CHECKPOINT
+    from helpers.golden import CHECKPOINT
 
-    from lvcg_jax.import_torch import import_checkpoint
+    from lvcg_jax.export.import_torch import import_checkpoint
 
     run = tmp_path_factory.mktemp("imported") / "authors"
     _, _, others = import_checkpoint(CHECKPOINT, run)

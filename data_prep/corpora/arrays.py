@@ -6,26 +6,15 @@ Every other column is a task, its classes joined by ';'. EDF and WFDB files say 
 CSV with a row of names says its leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
 """
 
-import io
-import math
-import re
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from data_prep.corpora.cpsc2018 import read_struct
+from data_prep.base.errors import InputError
+from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
-from data_prep.corpora.edf import read_edf
-from data_prep.corpora.tables import ID_COLUMNS, check_patients, read_csv, read_ids, split_classes
-from data_prep.errors import InputError
-from data_prep.leads import canonical
-from data_prep.readers import Corpus, Record, RecordRef, Waveform
-from data_prep.wfdb_files import LARGEST_VALUES, MILLIVOLTS, decode, read_wfdb_record, to_millivolts
-
-MANIFEST = "records.csv"
-LARGEST_FILE = 2**31
+from data_prep.ecg.record import RecordRef, Waveform
+from data_prep.formats.any_file import MANIFEST, read_file, read_rate, split_leads
+from data_prep.formats.tables import ID_COLUMNS, check_patients, read_csv, read_ids, split_classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +38,8 @@ def open(raw: Path) -> Corpus:
         record_id, patient, split = read_ids(row, path, number, refs)
         if not row["path"]:
             raise InputError(f"{path} line {number}: record {record_id} has no path")
-        rate = _rate(row["rate"], record_id) if row.get("rate") else None
-        unit, leads = row.get("unit") or None, tuple(_split_leads(row.get("leads", ""))) or None
+        rate = read_rate(row["rate"], record_id) if row.get("rate") else None
+        unit, leads = row.get("unit") or None, tuple(split_leads(row.get("leads", ""))) or None
         labels = {task: split_classes(row[task]) for task in row if task not in (*ID_COLUMNS, *_OTHER_COLUMNS)}
         for task, names in labels.items():
             classes.setdefault(task, set()).update(names)
@@ -72,195 +61,3 @@ _OTHER_COLUMNS = ("path", "rate", "unit", "leads")
 
 def read(ref: ArrayRef) -> Waveform:
     return read_file(ref.path, ref.record_id, ref.rate, ref.unit, ref.leads)
-
-
-def read_any(
-    path: str | Path,
-    rate: float | None = None,
-    unit: str | None = None,
-    leads: list[str] | str | None = None,
-    record_id: str | None = None,
-) -> Record:
-    """One record from any file that this project reads: .npy, .npz, .csv, .edf, WFDB (.hea, .dat, .mat or no suffix),
-    or the .mat struct of the original CPSC 2018. Leads that are given choose among those that the file names."""
-    record_id = record_id or Path(path).stem
-    names = _split_leads(leads) if isinstance(leads, str) else list(leads or [])
-    wave = read_file(str(path), record_id, _rate(rate, record_id) if rate is not None else None, unit, names or None)
-    more = (str(path), wave.defects, wave.info, wave.annotations)
-    return Record(record_id, record_id, wave.signal, wave.rate, wave.leads, {}, None, "file", *more)
-
-
-def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Waveform:
-    """One file by its suffix. What the caller says of rate, unit and leads must agree with what the file says."""
-    suffix = Path(path).suffix.lower()
-    leads = list(leads) if leads else None
-    if suffix in (".npy", ".npz"):
-        signal, said = _read_numpy(path, suffix, record_id)
-    elif suffix in (".csv", ".tsv", ".txt"):
-        signal, said = _read_text(path, record_id)
-    elif suffix == ".edf":
-        edf = read_edf(path, record_id)
-        signal, said = edf.signal, {"rate": edf.rate, "leads": edf.names, "units": edf.units}
-    elif suffix in (".bdf", ".xml", ".dcm", ".scp", ".pdf", ".h5", ".hdf5", ".parquet"):
-        raise InputError(f"record {record_id}: {suffix} files are not read: convert to .npy, .csv, .edf or WFDB")
-    else:
-        return _read_wfdb(path, record_id, rate, leads)
-    rate = _agree(rate, said.get("rate"), "rate", record_id)
-    if said.get("leads") and leads and suffix not in (".npz",):  # names of columns: the caller's choose among them
-        signal, names, units = _choose(signal, said["leads"], said.get("units"), leads, record_id)
-    else:
-        names = _agree(leads, said.get("leads"), "leads", record_id)
-        units = said.get("units")
-    signal = _orient(signal, names, record_id)
-    if units is None:
-        unit = _agree(unit, said.get("unit"), "unit", record_id)
-        if unit.lower() not in MILLIVOLTS:
-            raise InputError(f"record {record_id}: unit {unit[:20]!r} is no voltage: give mV or uV")
-        units = [unit] * len(names)
-    signal, names = to_millivolts(signal, names, units, record_id)
-    return Waveform(signal, rate, names)
-
-
-def _agree(given, said, what: str, record_id: str):
-    if given is None and said is None:
-        raise InputError(f"record {record_id}: its {what} is not known: give it in the column {what} of {MANIFEST}")
-    if given is not None and said is not None and given != said:
-        raise InputError(f"record {record_id}: its {what} is {said!r} in the file, but {given!r} was given"[:200])
-    return said if given is None else given
-
-
-def _rate(value: object, record_id: str) -> float:
-    try:
-        rate = float(value)
-        if not 1 <= rate <= 1e5:
-            raise ValueError
-        return rate
-    except (TypeError, ValueError):
-        text = str(value)[:20]
-        raise InputError(f"record {record_id}: sampling rate {text!r} is no number from 1 to 100000 Hz") from None
-
-
-def _split_leads(text: str) -> list[str]:
-    return [name.strip() for name in re.split(r"[;,|]", text) if name.strip()]
-
-
-def _orient(signal: np.ndarray, names: list[str], record_id: str) -> np.ndarray:
-    """[T,c] of an array with the leads along either axis; a plain row of samples is one lead."""
-    if signal.ndim == 1:
-        signal = signal[:, None]
-    if signal.ndim != 2 or len(names) not in signal.shape:
-        raise InputError(f"record {record_id}: its array has shape {signal.shape}, but {len(names)} leads are named")
-    if signal.shape[0] == len(names) and signal.shape[1] == len(names):
-        raise InputError(f"record {record_id}: its array is square, {signal.shape}: which axis is time cannot be told")
-    signal = signal if signal.shape[1] == len(names) else signal.T
-    with np.errstate(all="ignore"):
-        return np.ascontiguousarray(signal, np.float32)
-
-
-def _choose(signal, there: list[str], units, leads: list[str], record_id: str):
-    """Columns of a file with names, those asked for, by lead."""
-    places = {canonical(name) or name: i for i, name in enumerate(there)}
-    absent = [name for name in leads if (canonical(name) or name) not in places]
-    if absent:
-        raise InputError(f"record {record_id}: it has no lead {absent[0][:20]!r} (found: {', '.join(there)[:80]})")
-    chosen = [places[canonical(name) or name] for name in leads]
-    return signal[:, chosen], [there[i] for i in chosen], units and [units[i] for i in chosen]
-
-
-def _read_wfdb(path: str, record_id: str, rate, leads) -> Waveform:
-    stem = re.sub(r"\.(hea|dat|mat)$", "", path, flags=re.IGNORECASE)
-    if path.lower().endswith(".mat") and not Path(f"{stem}.hea").exists():
-        wave = read_struct(RecordRef(record_id, record_id, None, {}, stem))
-    else:
-        record = read_wfdb_record(stem, record_id)
-        wave = Waveform(record.signal, record.rate, record.names, record.defects)
-    _agree(rate, wave.rate, "rate", record_id)
-    if leads:
-        wave.signal, wave.leads, _ = _choose(wave.signal, wave.leads, None, leads, record_id)
-    return wave
-
-
-def _read_numpy(path: str, suffix: str, record_id: str) -> tuple[np.ndarray, dict]:
-    said: dict = {}
-    try:
-        if suffix == ".npy":
-            signal = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory for a claimed size
-            if signal.offset + signal.nbytes != Path(path).stat().st_size:
-                raise ValueError("its length is not that of its array")
-        else:
-            with zipfile.ZipFile(path) as archive:
-                size = sum(entry.file_size for entry in archive.infolist())
-                if size > LARGEST_FILE:
-                    raise InputError(f"record {record_id}: {Path(path).name} unpacks to {size / 2**30:.0f} GiB")
-                held = {entry.removesuffix(".npy"): archive.read(entry) for entry in archive.namelist()}
-            held = {key: _load_array(data) for key, data in held.items()}
-            key = "signal" if "signal" in held else next(iter(held)) if len(held) == 1 else None
-            if key is None:
-                raise InputError(f"record {record_id}: {Path(path).name} has no array named signal")
-            signal = held[key]
-            said = {name: np.ravel(held[name]).tolist() for name in ("rate", "unit", "leads") if name in held}
-            said = {name: values if name == "leads" else values[0] for name, values in said.items()}
-            if "rate" in said:
-                said["rate"] = _rate(said["rate"], record_id)
-            said = {n: [str(x) for x in v] if n == "leads" else str(v) if n == "unit" else v for n, v in said.items()}
-    except InputError:
-        raise
-    except Exception as error:  # a broken file can make numpy and zipfile raise anything
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:80] or type(error).__name__
-        raise InputError(f"record {record_id}: cannot read {path} ({reason})") from None
-    if signal.dtype.kind not in "fiu" or not 0 < signal.size <= LARGEST_VALUES:
-        raise InputError(f"record {record_id}: {Path(path).name} holds {signal.dtype} {signal.shape}, no ECG")
-    return signal, said
-
-
-def _load_array(data: bytes) -> np.ndarray:
-    """One .npy in memory, whose header must not claim more than there is."""
-    file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = header(file)
-    if math.prod(shape) * dtype.itemsize > len(data):
-        raise ValueError(f"its header claims {shape}")
-    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-
-
-def _read_text(path: str, record_id: str) -> tuple[np.ndarray, dict]:
-    """A table of numbers, columns by comma, semicolon or tab, with or without a row of names; empty cells are gaps."""
-    try:
-        if Path(path).stat().st_size > LARGEST_FILE:
-            raise InputError(f"record {record_id}: {path} is too large for text: use .npy")
-        lines = [line for line in decode(Path(path).read_bytes()).splitlines() if line.strip()]
-    except OSError as error:
-        raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
-    if not lines:
-        raise InputError(f"record {record_id}: {path} is empty")
-    mark = max(";\t,", key=lambda mark: (lines[-1].count(mark) > 0, mark != ","))
-    comma = mark != ","  # then a comma is a decimal point
-    names = None
-    first = [cell.strip().strip('"') for cell in lines[0].split(mark)]
-    if not all(_is_number(cell, comma) for cell in first):
-        names, lines = first, lines[1:]
-    rows = []
-    for number, line in enumerate(lines, start=2 if names else 1):
-        cells = (line.replace(",", ".") if comma else line).split(mark)
-        try:
-            if len(cells) != len(first):
-                raise ValueError
-            rows.append([float(cell) if cell.strip() else math.nan for cell in cells])
-        except ValueError:
-            raise InputError(f"record {record_id}: {path} line {number} is no row of {len(first)} numbers") from None
-    signal = np.array(rows, np.float64).reshape(-1, len(first))
-    if names is None:
-        return signal, {}
-    keep = [i for i, name in enumerate(names) if canonical(name)]  # time, sample numbers and the like are left out
-    if not keep:
-        raise InputError(f"record {record_id}: none of its columns is a standard lead: {', '.join(names)[:80]}")
-    return signal[:, keep], {"leads": [names[i] for i in keep]}
-
-
-def _is_number(cell: str, comma: bool) -> bool:
-    try:
-        float(cell.replace(",", ".") if comma else cell or "nan")
-        return True
-    except ValueError:
-        return cell == ""

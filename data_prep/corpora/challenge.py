@@ -4,7 +4,6 @@ The .mat is a MATLAB 4 file with one int16 matrix 'val' [12,T]; it says its own 
 can be repaired from it.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -12,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.base.errors import InputError
+from data_prep.base.words import list_some
+from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
-from data_prep.corpora.tables import some
-from data_prep.errors import InputError
-from data_prep.leads import LEADS, canonical
-from data_prep.readers import Corpus, RecordRef, Waveform
-from data_prep.wfdb_files import LARGEST_VALUES, checksums, decode, read_wfdb_record, to_millivolts
+from data_prep.ecg.leads import LEADS, canonical
+from data_prep.ecg.record import RecordRef, Waveform
+from data_prep.formats.mat_files import RATE, read_mat4
+from data_prep.formats.wfdb_files import checksums, decode, read_wfdb_record, to_millivolts
 
-RATE = 500.0  # of every record of both sets
 _SIGNAL_LINE = re.compile(  # gain, checksum and name
     r"\.mat[ \t]+16(?:\+24)?[ \t]+(\S+)(?:[ \t]+-?\d+){3}[ \t]+(-?\d{1,9})[ \t]+-?\d+[ \t]*(\S*)"
 )
-MAT4_INT16 = 30  # MATLAB 4 type: little-endian, 16-bit integers, full matrix
 
 
 def read_codes(text: str) -> list[str] | None:
@@ -64,7 +63,7 @@ def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
         refs.append(RecordRef(record_id, record_id, None, labels, str(stem)))
     refs, duplicates = keep_together(refs, (".mat", ".dat"))
     tasks = {"diagnosis": tuple(dict.fromkeys(classes.values()))}
-    notes = [f"{len(unlabelled)} headers have no #Dx line: {some(unlabelled)}"] if unlabelled else []
+    notes = [f"{len(unlabelled)} headers have no #Dx line: {list_some(unlabelled)}"] if unlabelled else []
     return Corpus(
         name,
         str(raw),
@@ -128,23 +127,3 @@ def _repair(ref: RecordRef, text: str) -> np.ndarray:
     signal = val.T.astype(np.float32) / np.float32(1000)
     signal[val.T == -32768] = np.nan
     return to_millivolts(signal, list(LEADS), ["mV"] * len(LEADS), ref.record_id)[0]
-
-
-def read_mat4(path: str, record_id: str) -> np.ndarray:
-    """int16 [rows,T] of a MATLAB 4 file with one matrix."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            head = np.frombuffer(file.read(20), "<i4")
-            if len(head) < 5 or head[0] != MAT4_INT16 or not 0 < head[4] <= 64 or head[3] != 0:
-                raise InputError(f"record {record_id}: {Path(path).name} is no MATLAB 4 file of 16-bit integers")
-            rows, count, start = int(head[1]), int(head[2]), 20 + int(head[4])
-            if rows < 1 or count < 1 or rows * count > LARGEST_VALUES:
-                raise InputError(f"record {record_id}: {Path(path).name} claims a matrix of {rows} x {count}")
-            if size < start + 2 * rows * count:
-                held = max(0, size - start) // (2 * rows)
-                raise InputError(f"record {record_id}: {Path(path).name} is truncated: {held} of {count} samples")
-            file.seek(start)
-            return np.frombuffer(file.read(2 * rows * count), "<i2").reshape(count, rows).T
-    except OSError as error:
-        raise InputError(f"record {record_id}: cannot read its signal file {path} ({error.strerror})") from None

@@ -4,18 +4,15 @@ Nine classes, 6 to 144 s at 500 Hz. The set knows no patients: each record is on
 same byte for byte (255 in the full set).
 """
 
-import warnings
 from pathlib import Path
 
-import numpy as np
-
-from data_prep.corpora.challenge import RATE, list_coded
+from data_prep.base.errors import InputError
+from data_prep.corpora.challenge import list_coded
+from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
-from data_prep.corpora.tables import read_csv
-from data_prep.errors import InputError
-from data_prep.leads import LEADS
-from data_prep.readers import Corpus, RecordRef, Waveform
-from data_prep.wfdb_files import LARGEST_VALUES, to_millivolts
+from data_prep.ecg.record import RecordRef
+from data_prep.formats.mat_files import read_struct
+from data_prep.formats.tables import read_csv
 
 CLASSES = {  # SNOMED code -> name, in the order of the original numbers 1 to 9
     "426783006": "NORM",
@@ -85,33 +82,3 @@ def _names(row: dict[str, str], table: Path) -> list[str]:
         except (ValueError, OverflowError):
             raise InputError(f"{table}: record {row['Recording']} has label {row[column][:20]!r}, not 1 to 9") from None
     return sorted(set(names))
-
-
-def read_struct(ref: RecordRef) -> Waveform:
-    """A MATLAB 5 file with struct ECG: sex, age and data [12,T] in mV, in the standard order of leads."""
-    import scipy.io
-
-    path, record_id = f"{ref.path}.mat", ref.record_id
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ecg = scipy.io.loadmat(path, variable_names=["ECG"])["ECG"][0, 0]
-        data, names = np.asarray(ecg["data"]), ecg.dtype.names
-        info = {key: str(np.ravel(ecg[key])[0]) for key in ("sex", "age") if key in names and np.size(ecg[key])}
-    except OSError as error:
-        reason = error.strerror or "damaged"
-        raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
-    except Exception as error:  # a broken file can make scipy raise anything
-        reason = " ".join(str(error).split())[:80] or type(error).__name__
-        raise InputError(f"record {record_id}: {Path(path).name} has no readable struct ECG.data ({reason})") from None
-    if data.ndim != 2 or data.shape[0] != len(LEADS) or not np.issubdtype(data.dtype, np.number):
-        raise InputError(f"record {record_id}: ECG.data is {data.dtype} {data.shape}; 12 leads x samples are needed")
-    if np.iscomplexobj(data) or data.size > LARGEST_VALUES:
-        raise InputError(f"record {record_id}: ECG.data is {data.dtype} {data.shape}: no ECG")
-    signal, leads = to_millivolts(_finite32(data.T), list(LEADS), ["mV"] * len(LEADS), record_id)
-    return Waveform(signal, RATE, leads, [], info)
-
-
-def _finite32(data: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.ascontiguousarray(data, np.float32)

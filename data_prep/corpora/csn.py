@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from data_prep.base.errors import InputError
 from data_prep.corpora.challenge import list_coded
-from data_prep.corpora.tables import read_csv
-from data_prep.errors import InputError
-from data_prep.readers import Corpus
+from data_prep.corpora.corpus import Corpus
+from data_prep.formats.tables import read_csv
 
 TABLE = "ConditionNames_SNOMED-CT.csv"
 

@@ -11,7 +11,7 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-from data_prep.readers import RecordRef
+from data_prep.ecg.record import RecordRef
 
 START = 4096
 MAT5_TEXT = 128  # a MATLAB 5 file begins with a text that holds the date of writing

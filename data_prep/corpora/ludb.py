@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.corpora.tables import read_csv
-from data_prep.errors import InputError
-from data_prep.leads import LEADS
-from data_prep.readers import Corpus, RecordRef, Waveform
-from data_prep.wfdb_files import read_wfdb_record
+from data_prep.base.errors import InputError
+from data_prep.corpora.corpus import Corpus
+from data_prep.ecg.leads import LEADS
+from data_prep.ecg.record import RecordRef, Waveform
+from data_prep.formats.tables import read_csv
+from data_prep.formats.wfdb_files import read_wfdb_record
 
 WAVES = {24: "P", 1: "QRS", 27: "T"}  # annotation code of a peak -> wave
 ONSET, OFFSET = 39, 40  # '(' and ')'

@@ -12,9 +12,10 @@ import re
 import sys
 from pathlib import Path
 
-from data_prep.corpora.tables import read_csv
-from data_prep.errors import InputError
-from data_prep.readers import Corpus, RecordRef
+from data_prep.base.errors import InputError
+from data_prep.corpora.corpus import Corpus
+from data_prep.ecg.record import RecordRef
+from data_prep.formats.tables import read_csv
 
 ICD_TABLE = "records_w_diag_icd10.csv"
 PREFIXES = {  # ICD-10, then ICD-9; without dots

@@ -4,11 +4,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from data_prep.base.errors import InputError
+from data_prep.base.words import list_some
 from data_prep.corpora.challenge import list_headers
-from data_prep.corpora.tables import some
-from data_prep.errors import InputError
-from data_prep.readers import Corpus, RecordRef, Waveform
-from data_prep.wfdb_files import decode, read_wfdb_record
+from data_prep.corpora.corpus import Corpus
+from data_prep.ecg.record import RecordRef, Waveform
+from data_prep.formats.wfdb_files import decode, read_wfdb_record
 
 CLASSES = (
     "Bundle branch block",
@@ -48,7 +49,7 @@ def open(raw: Path) -> Corpus:
             if name is None:
                 unknown[reason] += 1
         refs.append(RecordRef(record_id, stem.parent.name, None, labels, str(stem)))
-    notes = [f"reasons for admission that are no class: {some(unknown)}"] if unknown else []
+    notes = [f"reasons for admission that are no class: {list_some(unknown)}"] if unknown else []
     rule = "80/10/10 by sha256 of the patient id"
     return Corpus(
         "ptb", str(raw), {"diagnosis": CLASSES}, refs, rule, read=read, unknown_codes=dict(unknown), notes=notes

@@ -4,9 +4,10 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from data_prep.corpora.tables import read_csv
-from data_prep.errors import InputError
-from data_prep.readers import Corpus, RecordRef
+from data_prep.base.errors import InputError
+from data_prep.corpora.corpus import Corpus
+from data_prep.ecg.record import RecordRef
+from data_prep.formats.tables import read_csv
 
 FOLDERS = {"100": ("records100", "filename_lr"), "500": ("records500", "filename_hr")}
 

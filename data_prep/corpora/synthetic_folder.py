@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
+from data_prep.base.errors import InputError
 from data_prep.corpora import wfdb_folder
-from data_prep.errors import InputError
-from data_prep.readers import Corpus
+from data_prep.corpora.corpus import Corpus
 
 
 def open(raw: Path) -> Corpus:

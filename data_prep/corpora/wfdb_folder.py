@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from data_prep.base.errors import InputError
+from data_prep.base.words import list_some
+from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
-from data_prep.corpora.tables import check_patients, read_labels, some
-from data_prep.errors import InputError
-from data_prep.readers import Corpus, RecordRef
+from data_prep.ecg.record import RecordRef
+from data_prep.formats.tables import check_patients, read_labels
 
 
 def open(raw: Path) -> Corpus:
@@ -20,7 +22,7 @@ def open(raw: Path) -> Corpus:
     unknown = sorted(rows.keys() - set(stems))
     if unknown:
         raise InputError(
-            f"{raw / 'labels.csv'}: {len(unknown)} record_id without a record in the folder: {some(unknown)}"
+            f"{raw / 'labels.csv'}: {len(unknown)} record_id without a record in the folder: {list_some(unknown)}"
         )
     refs = []
     for stem in stems:

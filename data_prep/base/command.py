@@ -1,0 +1,82 @@
+"""What every command shares: how it starts and ends, and how it reads its flags.
+
+A user's mistake is told in one line that names the thing and the remedy, never with a stack trace.
+"""
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable
+
+from data_prep.base.errors import InputError
+from data_prep.base.memory import keep_freed_memory
+
+
+def run_command(main: Callable[[list[str] | None], int | None], argv: list[str] | None = None) -> None:
+    """Runs a command line: exit 0 on success, 2 with one line on an InputError, 130 on Ctrl-C."""
+    keep_freed_memory()
+    try:
+        sys.exit(main(argv) or 0)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(2)  # at once: libraries cut off in a read print traces while the interpreter shuts down
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with this project's manners: flags are spelt out, and a mistake is one line with a hint."""
+
+    def __init__(self, name: str, description: str | None, **options):
+        options.setdefault("prog", f"lvcg {name}")
+        super().__init__(
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **options,
+        )
+
+    def parse_args(self, args=None, namespace=None):  # noqa: D102
+        args, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(self.unknown(unknown[0]))
+        return args
+
+    def unknown(self, word: str) -> str:
+        """What is said of a word that is no flag of this command."""
+        if not word.startswith("-"):
+            return f"unexpected argument '{word}': flags are written --name=value"
+        flag = word.split("=")[0]
+        near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+        return f"unknown flag {flag}" + (f": did you mean {near[0]}?" if near else "")
+
+    def error(self, message: str):
+        raise InputError(f"{message} ({self.prog} --help lists the flags)")
+
+
+def positive_int(text: str) -> int:
+    """A flag's whole number of at least 1."""
+    return _number(text, int, lambda value: value >= 1, "a whole number of 1 or more")
+
+
+def natural_int(text: str) -> int:
+    """A flag's whole number of at least 0."""
+    return _number(text, int, lambda value: value >= 0, "a whole number of 0 or more")
+
+
+def positive_float(text: str) -> float:
+    """A flag's number above 0."""
+    return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def _number(text: str, kind: type, good: Callable, wanted: str):
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not good(value):
+        raise argparse.ArgumentTypeError(f"'{text}' is not {wanted}")
+    return value

@@ -1,0 +1,101 @@
+"""Files that are there whole or not at all: written under another name, and renamed when they are finished."""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep.base.errors import InputError
+
+
+@contextlib.contextmanager
+def whole_file(path: str | Path, folder: Path | None = None) -> Iterator[Path]:
+    """A name to write to, beside the file or in `folder` (of the same disk), that becomes `path` at the end.
+
+    A killed process leaves at most NAME.tmp, an error nothing.
+    """
+    path = Path(path)
+    temporary = (folder or path.parent) / f"{path.name}.tmp"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Writes a file, text as UTF-8, in whole or not at all; an InputError if it cannot be done."""
+    content = content.encode() if isinstance(content, str) else content
+    if is_remote(path):
+        return write_object(path, content)
+    try:
+        with whole_file(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+def cannot_write(path: str | Path, error: OSError) -> InputError:
+    """What the user is told."""
+    return InputError(f"{path}: cannot be written ({error.strerror or error}); make room, or choose another place")
+
+
+_ADDRESS = re.compile(r"([a-z][a-z0-9]+):/+(.*)")  # one slash too: pathlib makes gs:/bucket of gs://bucket
+_MOUNT = "mount the bucket as a folder (gcsfuse, mountpoint-s3), or copy it to a disk first"
+
+
+def is_remote(path) -> bool:
+    """Is it scheme://... rather than a folder or file of this machine?"""
+    return _ADDRESS.match(str(path)) is not None
+
+
+def require_local(path) -> None:
+    """An InputError for scheme://...: what is not a run directory is read and written as ordinary files."""
+    if is_remote(path):
+        raise InputError(f"{_address(path)}: only ordinary files will do here: {_MOUNT}")
+
+
+def run_place(path):
+    """A run directory as a Path, or for gs://BUCKET/... as an etils path, which has the same methods."""
+    if not is_remote(path):
+        return Path(path)
+    address = _address(path)
+    if not re.match("gs://[^/]", address):
+        raise InputError(f"{address}: a run directory is a folder or gs://BUCKET/FOLDER; else {_MOUNT}")
+    if importlib.util.find_spec("gcsfs") is None:
+        raise InputError(f"{address}: Google Cloud Storage needs `pip install lvcg-jax[gcs]`; or {_MOUNT}")
+    from etils import epath  # late: most commands do without
+
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs what it also raises, with traces
+    place = epath.Path(address)
+    try:
+        (place / "config.json").exists()
+    except Exception as error:  # gcsfs, aiohttp and google.auth each have their own
+        raise _unreachable(place, error) from None
+    return place
+
+
+def write_object(path, content: bytes) -> None:
+    """Writes an object of a run_place: it appears when it is whole."""
+    try:
+        path.write_bytes(content)
+    except Exception as error:
+        raise _unreachable(path, error) from None
+
+
+def _address(path) -> str:
+    scheme, rest = _ADDRESS.match(str(path)).groups()
+    return f"{scheme}://{rest}"
+
+
+def _unreachable(path, error: Exception) -> InputError:
+    what = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
+    return InputError(
+        f"{path} cannot be reached ({what}): is the bucket there, and may you write to it (gcloud auth"
+        " application-default login, or the service account of the machine)?"
+    )

@@ -1,0 +1,1 @@
+"""Shards of beats: planned, built, checked and looked at."""

@@ -1,0 +1,46 @@
+"""Builds shards as an Apache Beam pipeline, for corpora beyond one machine: one element a shard, any Beam runner.
+
+The pipeline runs the function that local builds run, so the files are the same. The folders of raw data and shards must
+be seen by all workers under one path (a shared or mounted file system). Beam is an extra: pip install 'lvcg-jax[beam]'.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from data_prep.base.errors import InputError
+
+
+def run(task: Callable, state: tuple, items: Sequence, options: list[str]) -> None:
+    """task(*state, item, tick) for every item; `options` are Beam's pipeline options."""
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError:
+        raise InputError("--runner=beam needs Apache Beam: pip install 'lvcg-jax[beam]'") from None
+    try:
+        with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
+            shards = pipeline | "shards" >> beam.Create(list(items))
+            spread = shards | "spread" >> beam.Reshuffle()  # else a runner may build all in one worker
+            spread | "build" >> beam.Map(_build, task, state)  # a pipeline step: the expression has an effect
+    except Exception as error:
+        raise _users_error(error) or error from None
+
+
+def _build(item: object, task: Callable, state: tuple) -> None:
+    task(*state, item, _no_tick)
+
+
+def _no_tick() -> None:
+    """Beam shows its own progress."""
+
+
+def _users_error(error: BaseException | None) -> InputError | None:
+    """The InputError that a runner wrapped in its own errors, or of which it kept only the text."""
+    while error is not None:
+        if isinstance(error, InputError):
+            return InputError(str(error).split(" [while running")[0])
+        told = re.search(r"data_prep\.errors\.InputError: (.+?)(?: \[while running|$)", str(error), re.MULTILINE)
+        if told:
+            return InputError(told[1])
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,141 @@
+"""Builds, continues or repairs a data set directory."""
+
+import contextlib
+import copy
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import require_local
+from data_prep.base.progress import progress_bar
+from data_prep.corpora.corpus import Corpus
+from data_prep.dataset import beam_runner, pool, shards
+from data_prep.dataset.finish import finish, repair
+from data_prep.dataset.one_shard import PARTS, Job, Shard, build_shard, disk_full, part, to_json, write_file
+from data_prep.dataset.plan import make_plan
+from data_prep.ecg.preprocess import Preprocess
+
+
+def build(
+    corpus: Corpus,
+    out: str | os.PathLike,
+    preprocess: Preprocess,
+    *,
+    workers: int = 1,
+    windows: str = "first",
+    store_signal: bool = False,
+    shard_records: int = 1024,
+    limit: int | None = None,
+    progress: bool = True,
+    detectors: bool = True,
+    duplicates: str = "drop",
+    beam_options: list[str] | None = None,
+) -> dict:
+    """Builds, continues or repairs the dataset directory `out`; returns the content of its dataset.json.
+
+    `beam_options` (pipeline options, may be empty) builds the shards with Apache Beam instead of local processes.
+    """
+    for name, value in (("workers", workers), ("shard_records", shard_records), ("limit", limit)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}; give a whole number of 1 or more")
+    if windows not in ("first", "all"):
+        raise InputError(f"windows is '{windows}'; give 'first' or 'all'")
+    if duplicates not in ("drop", "keep"):
+        raise InputError(f"duplicates is '{duplicates}'; give 'drop' or 'keep'")
+    require_local(out)
+    job = Job(Path(out).absolute(), preprocess, windows, store_signal, detectors, duplicates)
+    plan, planned = make_plan(corpus, job, shard_records, limit)
+    _check_directory(job.out, plan)
+    try:
+        (job.out / PARTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{job.out}: cannot write there ({error.strerror}); give another --out") from None
+    with _only_build(job.out), disk_full(job.out):
+        write_file(job.out, shards.PLAN_FILE, to_json(plan))
+        before = shards.read_metadata(job.out) if (job.out / shards.METADATA_FILE).is_file() else None
+        if before is not None and not _ledger_whole(job.out, before):
+            before = None  # what was dropped, and why, is known only from the records
+        if before is not None:
+            planned = [shard for shard in planned if shard.split in before["splits"]]
+        todo = [shard for shard in planned if not _finished(job.out, shard, before)]
+        total, left = (sum(len(shard.refs) for shard in some) for some in (planned, todo))
+        with progress_bar(total=total, initial=total - left, unit="rec", disable=not progress) as bar:
+            slim = copy.copy(corpus)
+            slim.refs, slim.duplicates = [], {}  # a process gets the records of a shard with the shard
+            if beam_options is not None and todo:
+                beam_runner.run(build_shard, (slim, job), todo, beam_options)
+                bar.update(left)
+            elif workers == 1:
+                for shard in todo:
+                    build_shard(corpus, job, shard, bar.update)
+            elif todo:
+                pool.run(build_shard, (slim, job), todo, workers, bar)
+        metadata = finish(job, plan, planned) if before is None else repair(job, before, todo)
+        shutil.rmtree(job.out / PARTS)
+    return metadata
+
+
+def _finished(out: Path, shard: Shard, metadata: dict | None) -> bool:
+    """Whether the shard is there, byte for byte as when it was built."""
+    if not (out / shard.file).is_file():
+        return False
+    if metadata is not None:
+        known = {s["file"]: s["sha256"] for s in metadata["splits"][shard.split]["shards"]}
+        expected = known[shard.file]
+    elif (out / PARTS / f"{shard.file}.json").is_file():
+        expected = part(out, shard)["sha256"]
+    else:
+        return False
+    return shards.file_sha256(out / shard.file) == expected
+
+
+def _ledger_whole(out: Path, metadata: dict) -> bool:
+    path = out / shards.LEDGER_FILE
+    return path.is_file() and shards.file_sha256(path) == metadata.get("ledger_sha256")
+
+
+def _check_directory(out: Path, plan: dict) -> None:
+    """Refuses a folder that holds something else, or the build of something else."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; give a folder as --out")
+    path = out / shards.PLAN_FILE
+    if not path.is_file():
+        if out.is_dir() and {p.name for p in out.iterdir()} - {PARTS}:
+            raise InputError(f"{out}: not empty and not a build of ours (no {shards.PLAN_FILE}); give a new folder")
+        return
+    try:
+        before = json.loads(path.read_bytes())
+    except ValueError:
+        raise InputError(f"{path}: damaged; delete the folder {out} and build again") from None
+    if before == plan:
+        return
+    different = []
+    for name in [key for key in plan if key not in ("preprocess", "preprocess_hash", "records_sha256", "shards")]:
+        if before.get(name) != plan[name]:
+            different.append(f"{name} was {before.get(name)!r}, now {plan[name]!r}")
+    ours, theirs = plan["preprocess"], before.get("preprocess", {})
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            different.append(f"preprocessing {name} was {theirs.get(name)!r}, now {ours.get(name)!r}")
+    if not different and before.get("preprocess_hash") != plan["preprocess_hash"]:
+        different.append("the version of the preprocessing code")
+    if not different:
+        different.append("the list of records, their patients, splits or labels")
+    raise InputError(f"{out}: holds another build: {'; '.join(different)}; give a new folder or delete this one")
+
+
+@contextlib.contextmanager
+def _only_build(out: Path) -> Iterator[None]:
+    """One build in a folder at a time; the lock goes with the process, however it ends."""
+    with open(out / PARTS / "lock", "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{out}: another build is running in this folder; wait for it or stop it") from None
+        except OSError:
+            pass  # a file system without locks: the build works, only two at once are not noticed
+        yield

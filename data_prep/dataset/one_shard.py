@@ -1,0 +1,212 @@
+"""From the records of one shard to its file: read, prepare, judge, encode. The same function runs in every runner.
+
+A shard is built from its own list of records alone, so it does not matter which process or machine builds it, or in
+which order. What the end of the build needs to know of it is written beside it, as `parts/<shard>.json`.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import whole_file
+from data_prep.corpora.corpus import Corpus
+from data_prep.dataset import shards
+from data_prep.ecg import quality
+from data_prep.ecg.leads import LEADS, mask_leads
+from data_prep.ecg.preprocess import Preprocess, Unusable, Window
+from data_prep.ecg.record import RecordRef
+
+PARTS = "parts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What every shard is built with."""
+
+    out: Path
+    preprocess: Preprocess
+    windows: str  # 'first' | 'all'
+    store_signal: bool
+    detectors: bool = True  # compare the beats of two detectors, for the ledger
+    duplicates: str = "drop"  # what to do with one signal in two splits: 'drop' all but those in one split, or 'keep'
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    file: str
+    split: str
+    refs: list[RecordRef]
+
+
+def to_json(value: object) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def write_file(out: Path, name: str, data: bytes) -> None:
+    """Writes a file of the directory whole or not at all."""
+    with open_file(out, name) as file:
+        file.buffer.write(data)
+
+
+@contextlib.contextmanager
+def open_file(out: Path, name: str) -> Iterator[TextIO]:
+    """A text file of the directory to write, which appears whole or not at all."""
+    with whole_file(out / name, out / PARTS) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_shard(out: Path, file: str, records: Iterable[bytes]) -> None:
+    with disk_full(out), whole_file(out / file, out / PARTS) as temporary:
+        shards.write_shard(temporary, records)
+
+
+def part(out: Path, shard: Shard) -> dict:
+    return json.loads((out / PARTS / f"{shard.file}.json").read_bytes())
+
+
+@contextlib.contextmanager
+def disk_full(out: Path) -> Iterator[None]:
+    """Says a full disk in one line; ArrayRecord reports it as a RuntimeError, Python as an OSError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            number = getattr(cause, "errno", None)
+            if number in (errno.ENOSPC, errno.EDQUOT) or re.search("No space left|quota exceeded", str(cause)):
+                text = f"{out}: disk full; make room and run the same command again, finished shards are kept"
+                raise InputError(text) from error
+            cause = cause.__context__
+        raise
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one record."""
+
+    windows: list[Window]
+    defects: list[str]  # of a dropped record; those of a kept one are in its windows
+    reason: str = ""  # why it was dropped
+    signal_hash: str = ""
+
+
+def build_shard(corpus: Corpus, job: Job, shard: Shard, tick: Callable[[], object]) -> None:
+    """Builds one shard and, beside it, the ledger rows of its records; one record at a time is in memory."""
+    examples, rows = [], []
+    write_shard(job.out, shard.file, _encoded(corpus, job, shard, tick, examples, rows))
+    part = {"sha256": shards.file_sha256(job.out / shard.file), "examples": examples, "rows": rows}
+    write_file(job.out, f"{PARTS}/{shard.file}.json", to_json(part))
+
+
+def _encoded(corpus: Corpus, job: Job, shard: Shard, tick: Callable, examples: list, rows: list) -> Iterator[bytes]:
+    spec = shards.features(job.preprocess.beat_samples, job.store_signal)
+    for ref in shard.refs:
+        outcome = examine(corpus, ref, job)
+        for window in outcome.windows:
+            example = _example(ref, window, job.store_signal)
+            examples.append((ref.record_id, window.window, example["uid"], len(window.beats)))
+            yield shards.encode(spec, example)
+        rows.append(_ledger_row(ref, shard.split, outcome))
+        tick()
+
+
+def examine(corpus: Corpus, ref: RecordRef, job: Job) -> Outcome:
+    """Reads, prepares and judges one record; whatever is wrong with it, the answer is an Outcome."""
+    defects, digest, record = [], "", None
+    kind = "unreadable"
+    try:
+        record = corpus.load(ref)
+        kind = "failed"
+        digest = quality.signal_hash(record.signal, record.rate, record.leads)
+        defects = [*record.defects, *quality.record_defects(record.signal, record.leads)]
+        windows = job.preprocess.prepare(record.signal, record.rate, record.leads)
+        windows = _judge(windows, record.leads, job)
+        for window in windows:
+            window.defects = defects + window.defects
+        return Outcome(windows, [], "", digest)
+    except Exception as error:  # whatever one record does, the others are built
+        text = " ".join(str(error).split())[:300].removeprefix(f"record {ref.record_id}: ")
+        reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+        kind = error.kind if isinstance(error, Unusable) else kind
+        if digest:
+            defects += quality.dropped_defects(record.signal, record.leads)
+        return Outcome([], [kind, *defects], reason, digest)
+
+
+def _judge(windows: list[Window], leads: list[str], job: Job) -> list[Window]:
+    """The windows to keep, with what is wrong with each."""
+    kept, dead = [], []
+    for window in windows:
+        if job.windows == "first" and kept:
+            break
+        mv = window.signal * window.scale[:, None] + window.offset[:, None]
+        if quality.is_dead(mv, window.rate, leads):
+            dead.append(f"window_left_out:{window.window}:dead")
+            continue
+        if not np.isfinite(window.beats).all():
+            raise InputError("not finite after preprocessing")
+        window.defects = window.defects + quality.window_defects(window, mv, job.preprocess, job.detectors)
+        kept.append(window)
+    if not kept:
+        raise Unusable(
+            "dead_record", f"dead record: most of it moves by less than {quality.DEAD_MV:g} mV in every lead"
+        )
+    for window in kept:
+        window.defects = dead + window.defects
+    return kept
+
+
+def _ledger_row(ref: RecordRef, split: str, outcome: Outcome) -> tuple:
+    """The values of LEDGER_COLUMNS."""
+    windows, names, words = outcome.windows, "", []
+    if windows:
+        missing = ~np.all([mask_leads(w.lead_mask) for w in windows], axis=0)
+        names = " ".join(lead for lead, gone in zip(LEADS, missing, strict=True) if gone)
+        common = [d for d in windows[0].defects if all(d in w.defects for w in windows)]
+        words = common + [f"w{w.window}:{d}" for w in windows for d in w.defects if d not in common]
+    beats = sum(len(w.beats) for w in windows)
+    defects = ";".join(outcome.defects + words)
+    kept = "yes" if windows else "no"
+    return (
+        ref.record_id,
+        ref.patient_id,
+        split,
+        kept,
+        len(windows),
+        beats,
+        names,
+        outcome.reason,
+        defects,
+        outcome.signal_hash,
+    )
+
+
+def _example(ref: RecordRef, window: Window, store_signal: bool) -> dict:
+    example = {
+        "beats": window.beats.astype(np.float16),
+        "start": window.start.astype(np.int32),
+        "length": window.length.astype(np.int32),
+        "complete": window.complete.astype(np.bool_),
+        "offset": window.offset.astype(np.float32),
+        "scale": window.scale.astype(np.float32),
+        "lead_mask": window.lead_mask,
+        "uid": shards.uid_of(ref.record_id, window.window),
+        "window": window.window,
+        "num_samples": window.signal.shape[1],
+        "record_id": ref.record_id,
+        "patient_id": ref.patient_id,
+        "labels": json.dumps(ref.labels, sort_keys=True, ensure_ascii=False),
+        "defects": ";".join(window.defects),
+    }
+    return example | ({"signal": window.signal.astype(np.float16)} if store_signal else {})

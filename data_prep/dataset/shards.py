@@ -1,0 +1,357 @@
+"""The format of a dataset directory: how one example is written, and how a split is read at random.
+
+A directory holds ArrayRecord files `<corpus>-<split>.array_record-00000-of-00003` of tf.train.Example records in the
+layout of tfds (`encoding='bytes'`), so Grain and `tfds.builder_from_directory` read them too, and `dataset.json`, our
+own description (see `build.py`). Reading needs neither TensorFlow nor JAX. An example, with n beats of P samples:
+
+    beats float16 [n,12,P]  normalised     lead_mask   bit i set = LEADS[i] is present
+    start int32 [n]         first sample   uid         32 bits of sha256("record_id#window"), unique in the directory
+    length int32 [n]        samples        window      index of the window in its record
+    complete bool [n]       R to R         num_samples samples of the window
+    offset, scale f32 [12]  mV = z*s + o   record_id, patient_id; labels = JSON {task: [class names]}
+    signal float16 [12,T]   if stored      defects     joined by ';'
+
+`ArrayRecordReader` opens a cut-off or even a missing file without complaint, as one of 0 records: hence the checks.
+"""
+
+import collections
+import functools
+import hashlib
+import json
+import os
+import textwrap
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import require_local
+from data_prep.base.words import first_line
+from data_prep.ecg.preprocess import Preprocess
+
+if TYPE_CHECKING:  # imported late below: it takes a second, and who embeds a record of his own needs no shards
+    import tensorflow_datasets as tfds
+FORMAT = 1  # raise when the stored features change; readers refuse what they do not know
+METADATA_FILE, PLAN_FILE, LEDGER_FILE = "dataset.json", "build_plan.json", "ledger.csv"
+_INTS = {"lead_mask": np.int32, "uid": np.int64, "window": np.int32, "num_samples": np.int32}
+_TEXTS = ("record_id", "patient_id", "labels", "defects")
+# Beats in float16 hardly compress (7% with zstd), and raw records are read twice as fast.
+_WRITER_OPTIONS = "group_size:1,uncompressed"
+_OPEN_READERS = 256  # file descriptors held per ShardSet; re-opening a file costs less than reading a record
+
+
+def _arrays(beat_samples: int) -> dict[str, tuple[type, tuple[int, ...]]]:
+    """Type and shape of every array feature; -1 is the free axis."""
+    return {
+        "beats": (np.float16, (-1, 12, beat_samples)),
+        "start": (np.int32, (-1,)),
+        "length": (np.int32, (-1,)),
+        "complete": (np.bool_, (-1,)),
+        "offset": (np.float32, (12,)),
+        "scale": (np.float32, (12,)),
+        "signal": (np.float16, (12, -1)),
+    }
+
+
+@functools.cache
+def _example_type() -> type:
+    """tf.train.Example, as tfds carries it."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    return tf_example_pb2.Example
+
+
+def features(beat_samples: int, signal: bool) -> "tfds.features.FeaturesDict":
+    """The tfds description of one example."""
+    import tensorflow_datasets as tfds
+
+    arrays = {
+        name: tfds.features.Tensor(shape=tuple(None if s < 0 else s for s in shape), dtype=dtype, encoding="bytes")
+        for name, (dtype, shape) in _arrays(beat_samples).items()
+        if signal or name != "signal"
+    }
+    ints = {name: tfds.features.Scalar(dtype) for name, dtype in _INTS.items()}
+    return tfds.features.FeaturesDict(arrays | ints | {name: tfds.features.Text() for name in _TEXTS})
+
+
+def encode(spec: "tfds.features.FeaturesDict", example: Mapping) -> bytes:
+    """One example as bytes, the same bytes for the same example: what tfds serialises, three times as fast.
+
+    (tfds alone leaves the order of the map to chance.)
+    """
+    if example.keys() != spec.keys():
+        raise ValueError(f"features {sorted(example.keys() ^ spec.keys())} are missing or too many")
+    message = _example_type()()
+    stored = message.features.feature
+    for name, value in example.items():
+        if name in _INTS:
+            stored[name].int64_list.value.append(value)
+        elif name in _TEXTS:
+            stored[name].bytes_list.value.append(value.encode())
+        else:
+            dtype, shape = _arrays(0)[name]
+            if value.dtype != dtype or value.ndim != len(shape):
+                raise ValueError(f"{name} is {value.dtype} {value.shape}, expected {np.dtype(dtype)} {shape}")
+            stored[name].bytes_list.value.append(value.tobytes())
+    return message.SerializeToString(deterministic=True)
+
+
+def decode(raw: bytes, beat_samples: int) -> dict:
+    """One example as numpy arrays (read-only views), ints and str: tfds' own numpy parser's values, about 6x faster."""
+    stored = _example_type().FromString(raw).features.feature
+    example = {
+        name: np.frombuffer(stored[name].bytes_list.value[0], dtype).reshape(shape)
+        for name, (dtype, shape) in _arrays(beat_samples).items()
+        if name != "signal" or name in stored
+    }
+    for name in _INTS:
+        example[name] = stored[name].int64_list.value[0]
+    for name in _TEXTS:
+        example[name] = stored[name].bytes_list.value[0].decode()
+    return example
+
+
+def with_uid(raw: bytes, uid: int) -> bytes:
+    """The same record under another uid."""
+    message = _example_type().FromString(raw)
+    message.features.feature["uid"].int64_list.value[0] = uid
+    return message.SerializeToString(deterministic=True)
+
+
+def uid_of(record_id: str, window: int, attempt: int = 0) -> int:
+    """The 32-bit key of a window, for keyed randomness; attempts > 0 give way to another record with the same value."""
+    name = f"{record_id}#{window}" + (f"#{attempt}" if attempt else "")
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+
+def shard_name(corpus: str, split: str, index: int, count: int) -> str:
+    return f"{corpus}-{split}.array_record-{index:05d}-of-{count:05d}"
+
+
+def write_shard(path: Path, records: Iterable[bytes]) -> None:
+    """Writes records to `path` and makes sure that they are on disk; the caller chooses a temporary name."""
+    writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+    try:
+        for record in records:
+            writer.write(record)
+    finally:
+        writer.close()
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def read_shard(path: Path) -> list[bytes]:
+    """All records of one file, in order."""
+    return list(iterate_shard(path))
+
+
+def iterate_shard(path: Path, batch: int = 64) -> Iterator[bytes]:
+    """The records of one file in order, a few at a time in memory."""
+    reader = _open_reader(path)
+    try:
+        count = reader.num_records()
+        for first in range(0, count, batch):
+            yield from reader.read(list(range(first, min(first + batch, count))))
+    finally:
+        reader.close()
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_metadata(directory: str | os.PathLike) -> dict:
+    """dataset.json of a finished dataset directory; an InputError that says what is missing otherwise."""
+    require_local(directory)
+    directory = Path(directory)
+    file = directory / METADATA_FILE
+    remedy = "build it with `python -m data_prep.build --corpus=... --raw=... --out=...`"
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such dataset directory; {remedy}")
+    if not file.is_file():
+        if (directory / PLAN_FILE).is_file():
+            raise InputError(f"{directory}: this build did not finish; run the same build command again to go on")
+        raise InputError(f"{directory}: not a dataset directory (no {METADATA_FILE} in it); {remedy}")
+    try:
+        metadata = json.loads(file.read_text(encoding="utf-8"))
+        found = metadata["format"]
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{file}: damaged, not the JSON that the build writes; delete it and build again") from None
+    if found != FORMAT:
+        raise InputError(f"{file}: format {found}, this version reads format {FORMAT}; build the dataset again")
+    return metadata
+
+
+def describe(metadata: dict) -> str:
+    """One page on a dataset: what was kept and dropped and why, and what is in each split."""
+    records = metadata["records"]
+    kept_windows = "all windows" if metadata["windows"] == "all" else "the first window"
+    rows = [
+        ("corpus", f"{metadata['corpus']}, {kept_windows} of each record"),
+        ("preprocess", metadata["preprocess_hash"]),
+        ("splits", metadata["split_rule"]),
+        ("records", f"{records['kept']} kept of {records['listed']}, {sum(metadata['dropped'].values())} dropped"),
+    ]
+    rows += [("  dropped", f"{n:>7}  {reason}") for reason, n in _by_count(metadata["dropped"])]
+    rows += [("  defect", f"{n:>7}  {kind}") for kind, n in _by_count(metadata["defects"])]
+    rows += [("  missing", f"{n:>7}  lead {lead}") for lead, n in metadata["missing_leads"].items()]
+    for split, values in metadata["splits"].items():
+        low, median, high = values["beats_per_example"]
+        counts = ", ".join(f"{values[name]} {name}" for name in ("examples", "records", "patients", "beats"))
+        rows.append((split, f"{counts}; beats per example {low} / {median:g} / {high} (min / median / max)"))
+        for task, classes in values["label_counts"].items():
+            named = ", ".join(f"{name} {n}" for name, n in classes.items())
+            rows.append((f"  {task}", f"{values['labelled'][task]} labelled: {named}"))
+    same = metadata.get("duplicates", {"records": 0, "in_several_splits": [], "dropped": []})
+    if same["records"]:
+        across, gone = len(same["in_several_splits"]), len(same["dropped"])
+        rows.append(
+            (
+                "duplicates",
+                f"{same['records']} records repeat an earlier one; {across} signals were in several "
+                f"splits, {gone} records dropped for that",
+            )
+        )
+        if across and not gone:
+            rows.append(
+                ("WARNING", f"{across} identical signals are in more than one split: build without --duplicates=keep")
+            )
+    if metadata["patients_in_several_splits"]:
+        rows.append(("WARNING", f"{metadata['patients_in_several_splits']} patients are in more than one split"))
+    indent = " " * 14
+    return "\n".join(
+        textwrap.fill(f"{n:<13} {t}", 118, subsequent_indent=indent, drop_whitespace=True) for n, t in rows
+    )
+
+
+def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+class ShardSet:
+    """One split of a dataset directory, read at random.
+
+    Opening checks every file against dataset.json (there, of the right size, count and first record). Files are opened
+    when first read, so a ShardSet is cheap to pickle to another process; reading from several threads is safe.
+    """
+
+    def __init__(self, directory: str | os.PathLike, split: str):
+        self.directory, self.split = Path(directory), split
+        self.metadata = read_metadata(directory)
+        if split not in self.metadata["splits"]:
+            there = ", ".join(self.metadata["splits"])
+            raise InputError(f"{directory}: no split '{split}' in this dataset; it has {there}")
+        self._shards = self.metadata["splits"][split]["shards"]
+        self.paths = [self.directory / shard["file"] for shard in self._shards]
+        self._ends = np.cumsum([shard["examples"] for shard in self._shards])
+        self.preprocess = Preprocess.from_dict(self.metadata["preprocess"])
+        self._set_readers()
+        for index in range(len(self.paths)):
+            self._check(index)
+        self.counts = self._load_counts()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int) -> dict:
+        return self.read([index + len(self) if index < 0 else index])[0]
+
+    def __getitems__(self, indices: Iterable[int]) -> list[dict]:
+        return self.read(indices)
+
+    def read(self, indices: Iterable[int]) -> list[dict]:
+        """The examples at these indices, in this order; one batched read for each file that holds some of them."""
+        indices = np.fromiter(indices, np.int64)
+        if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
+            raise IndexError(f"index out of range: the split '{self.split}' has {len(self)} examples")
+        shards = np.searchsorted(self._ends, indices, side="right")
+        examples: list = [None] * len(indices)
+        for shard in np.unique(shards):
+            where = np.flatnonzero(shards == shard)
+            positions = indices[where] - (self._ends[shard] - self._shards[shard]["examples"])
+            for i, example in zip(where, self._read_positions(int(shard), positions.tolist()), strict=True):
+                examples[i] = example
+        return examples
+
+    def require_preprocess(self, preprocess: Preprocess) -> None:
+        """Refuses shards that were not prepared exactly as `preprocess` says."""
+        stored, expected = self.metadata["preprocess_hash"], preprocess.hash()
+        if stored == expected:
+            return
+        ours, theirs = preprocess.to_dict(), self.metadata["preprocess"]
+        different = [
+            f"{name}={theirs.get(name, 'absent')!r} here, {ours.get(name, 'absent')!r} expected"
+            for name in sorted(ours.keys() | theirs.keys())
+            if json.dumps(ours.get(name, "absent")) != json.dumps(theirs.get(name, "absent"))
+        ]
+        raise InputError(
+            f"{self.directory}: prepared with preprocessing {stored}, expected {expected}; different: "
+            f"{'; '.join(different) or 'the version of the preprocessing code'}; build again or change the config"
+        )
+
+    def verify(self) -> None:
+        """Reads every file in full and compares its checksum: what opening is too quick to see."""
+        for path, shard in zip(self.paths, self._shards, strict=True):
+            if file_sha256(path) != shard["sha256"]:
+                raise self._damaged(path, "its checksum is not the one in dataset.json")
+
+    def __getstate__(self) -> dict:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_readers", "_lock")}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        self._set_readers()
+
+    def _set_readers(self) -> None:
+        self._readers: collections.OrderedDict[int, ArrayRecordReader] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def _reader(self, shard: int) -> ArrayRecordReader:
+        with self._lock:
+            if shard not in self._readers:
+                self._readers[shard] = _open_reader(self.paths[shard])
+                if len(self._readers) > _OPEN_READERS:  # dropped, not closed: another thread may be reading from it
+                    self._readers.popitem(last=False)
+            self._readers.move_to_end(shard)
+            return self._readers[shard]
+
+    def _read_positions(self, shard: int, positions: list[int]) -> list[dict]:
+        try:
+            beat_samples = self.preprocess.beat_samples
+            return [decode(raw, beat_samples) for raw in self._reader(shard).read(positions)]
+        except Exception as error:  # riegeli, protobuf and numpy each have their own ways to say "damaged"
+            raise self._damaged(self.paths[shard], first_line(error)) from error
+
+    def _check(self, shard: int) -> None:
+        path, expected = self.paths[shard], self._shards[shard]
+        if not path.is_file():
+            raise self._damaged(path, "the file is missing")
+        if path.stat().st_size != expected["bytes"]:
+            raise self._damaged(path, f"it has {path.stat().st_size} bytes instead of {expected['bytes']}")
+        found = self._reader(shard).num_records()
+        if found != expected["examples"]:
+            raise self._damaged(path, f"it has {found} records instead of {expected['examples']}")
+        if found and self._read_positions(shard, [0])[0]["uid"] != expected["first_uid"]:
+            raise self._damaged(path, "it is another shard (its first record is not the one in dataset.json)")
+
+    def _load_counts(self) -> np.ndarray:
+        path = self.directory / f"beat_counts-{self.split}.npy"
+        try:
+            counts = np.load(path)
+        except (OSError, ValueError, EOFError) as error:
+            raise self._damaged(path, first_line(error)) from None
+        if counts.shape != (len(self),):
+            raise self._damaged(path, f"it has {counts.size} counts for {len(self)} examples")
+        return counts
+
+    def _damaged(self, path: Path, what: str) -> InputError:
+        return InputError(f"{path}: {what}; run the build command of this dataset again, it repairs what is damaged")
+
+
+def _open_reader(path: Path) -> ArrayRecordReader:
+    return ArrayRecordReader(str(path), options="readahead_buffer_size:0", file_reader_buffer_size=32768)

@@ -1,0 +1,1 @@
+"""ECG as numbers: leads, signal chain, beats, waves, quality, geometry. No files."""

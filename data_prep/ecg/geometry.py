@@ -1,0 +1,247 @@
+"""The fixed geometry between leads and heart vector: lead directions, Tikhonov lift, projection.
+
+A record's twelve leads are `ecg = a @ vcg` with `a` [12,3]; the lift goes back from any visible subset of leads.
+Numpy in float64 only: the 4,096 lift matrices are made once and looked up by lead bit mask in the train step.
+Axes of the paper's matrix: +x to the patient's left, +y down, +z to the FRONT (V1 and V2 have z > 0). Frank's z, and
+so Dower's, points to the back: `dower` rows are given in Frank's axes, and so should be those of a file.
+"""
+
+import csv
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
+from data_prep.ecg.signal import recover_limb_leads
+
+NUM_SUBSETS = 2 ** len(LEADS)
+RANK_TOLERANCE = 1e-6  # singular values under this share of the largest count as zero
+LARGE_GAIN = 10.0  # a lift that amplifies more than this shows the leads' noise more than the heart
+_LIMB_DEGREES = (0, 60, 120, -150, -30, 90)  # I, II, III, aVR, aVL, aVF in the frontal plane
+_CHEST_DEGREES = (110, 70, 40, 10, -20, -50)  # V1..V6 in a plane tilted down by 10 degrees
+_DOWER_1968 = {
+    "I": (0.632, -0.235, 0.059),
+    "II": (0.235, 1.066, -0.132),
+    "V1": (-0.515, 0.157, -0.917),
+    "V2": (0.044, 0.164, -1.387),
+    "V3": (0.882, 0.098, -1.277),
+    "V4": (1.213, 0.127, -0.601),
+    "V5": (1.125, 0.127, -0.086),
+    "V6": (0.831, 0.076, 0.230),
+}
+
+
+def _paper_matrix() -> np.ndarray:
+    limb, chest, tilt = np.deg2rad(_LIMB_DEGREES), np.deg2rad(_CHEST_DEGREES), np.deg2rad(10)
+    frontal = np.stack([np.cos(limb), np.sin(limb), np.zeros(6)], axis=1)
+    precordial = np.stack(
+        [np.cos(tilt) * np.cos(chest), np.full(6, np.sin(tilt)), np.cos(tilt) * np.sin(chest)], axis=1
+    )
+    return np.concatenate([frontal, precordial])
+
+
+def _dower_matrix() -> np.ndarray:
+    one, two = (np.array(_DOWER_1968[lead]) for lead in ("I", "II"))
+    limb = [one, two, two - one, -(one + two) / 2, one - two / 2, two - one / 2]
+    return np.stack(limb + [np.array(_DOWER_1968[f"V{k}"]) for k in range(1, 7)])
+
+
+_MATRICES = {"paper": _paper_matrix, "dower": _dower_matrix}
+GEOMETRIES = tuple(_MATRICES)
+
+
+def lead_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
+    """Lead directions [12,3], rows in the order of LEADS: a name ('paper', 'dower'), a file of read_matrix, or twelve
+    rows of three numbers."""
+    if isinstance(geometry, str):
+        if geometry in _MATRICES:
+            return _MATRICES[geometry]()
+        if Path(geometry).suffix.lower() in (".json", ".csv"):
+            return read_matrix(geometry)
+        raise InputError(
+            f"unknown geometry '{geometry}': choose from {', '.join(_MATRICES)}, a .json or .csv file of lead"
+            " directions, or give 12 rows of 3 numbers"
+        )
+    matrix = np.asarray(geometry, np.float64)
+    if matrix.shape != (len(LEADS), 3) or not np.isfinite(matrix).all():
+        raise InputError(
+            f"a geometry has 12 rows of 3 finite numbers in the order {', '.join(LEADS)}; got shape {matrix.shape}"
+        )
+    return matrix
+
+
+def read_matrix(path: str | Path) -> np.ndarray:
+    """Lead directions [12,3] from a file, by lead name in any order: lead = x, y, z of its row times the heart vector.
+
+    JSON {"I": [0.63, -0.24, 0.06], ...}, or CSV with the columns lead, x, y, z. Limb leads that are left out follow
+    from two that are given, so the usual published eight rows (I, II, V1..V6) are enough.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the geometry file {path}: {getattr(error, 'strerror', None) or error}") from None
+    rows = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path)
+    matrix, given = np.zeros((len(LEADS), 3)), np.zeros(len(LEADS), bool)
+    for name, row in rows:
+        try:
+            lead = parse_leads(name)[0]
+        except InputError as error:
+            raise InputError(f"geometry file {path}: {error}") from None
+        try:
+            x, y, z = (float(value) for value in row)
+        except (TypeError, ValueError):
+            raise InputError(f"geometry file {path}: lead {lead} needs three numbers, got {str(row)[:60]}") from None
+        i = LEADS.index(lead)
+        if given[i]:
+            raise InputError(f"geometry file {path}: lead {lead} is there twice")
+        matrix[i], given[i] = (x, y, z), True
+    matrix, given = recover_limb_leads(matrix, given)
+    if not given.all():
+        absent = ", ".join(lead for lead, there in zip(LEADS, given, strict=True) if not there)
+        raise InputError(f"geometry file {path} has no row for {absent}: give all twelve leads by name")
+    if not np.isfinite(matrix).all():
+        raise InputError(f"geometry file {path} holds a number that is not finite")
+    return matrix
+
+
+def _json_rows(text: str, path: Path) -> list[tuple[str, object]]:
+    try:
+        rows = json.loads(text, object_pairs_hook=list)
+    except ValueError as error:
+        raise InputError(f"geometry file {path} is not JSON: {error}") from None
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, tuple) for row in rows):
+        raise InputError(f'geometry file {path} needs lead names with three numbers: {{"I": [1, 0, 0], ...}}')
+    return rows
+
+
+def _csv_rows(text: str, path: Path) -> list[tuple[str, object]]:
+    table = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    columns = [name.strip().lower() for name in table.fieldnames or ()]
+    if not {"lead", "x", "y", "z"} <= set(columns):
+        raise InputError(f"geometry file {path} needs the columns lead, x, y, z; found: {', '.join(columns)[:80]}")
+    table.fieldnames = columns
+    return [(row["lead"] or "", [row[axis] for axis in "xyz"]) for row in table]
+
+
+def save_matrix(path: str | Path, a: np.ndarray) -> None:
+    """Writes lead directions [12,3] as the JSON that read_matrix reads."""
+    rows = ",\n".join(
+        f'  "{lead}": {json.dumps(row)}' for lead, row in zip(LEADS, np.round(a, 6).tolist(), strict=True)
+    )
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
+
+
+def frank_axes(a: np.ndarray) -> np.ndarray:
+    """The same directions with +z to the back, as Frank has it. V2 looks at the heart from the front: its z tells."""
+    return a * np.array([1.0, 1.0, -1.0]) if a[LEADS.index("V2"), 2] > 0 else a
+
+
+def lift_matrix(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> np.ndarray:
+    """Tikhonov pseudo-inverse W diag(s / (s^2 + eps)) U^T of the visible rows: visible [...,12] -> [...,3,12].
+
+    Invisible leads have zero columns. Singular values under the relative tolerance count as zero.
+    """
+    shown = np.asarray(visible, bool)[..., None]
+    rows = np.where(shown, np.asarray(a, np.float64), 0.0)  # [...,12,3]
+    u, s, wt = np.linalg.svd(rows, full_matrices=False)
+    lift = u * _gains(s, eps)[..., None, :] @ wt
+    return np.swapaxes(np.where(shown, lift, 0.0), -1, -2)
+
+
+def _gains(s: np.ndarray, eps: float) -> np.ndarray:
+    """Singular values [...,3] of lead directions, largest first -> those of the lift, 0 where s counts as zero."""
+    kept = s > RANK_TOLERANCE * s[..., :1]
+    return np.where(kept, s / (np.where(kept, s * s, 1.0) + eps), 0.0)
+
+
+def lift_table(a: np.ndarray, eps: float) -> np.ndarray:
+    """The lift of every lead subset, [4096,3,12], indexed by the lead bit mask."""
+    return lift_matrix(a, mask_leads(np.arange(NUM_SUBSETS)), eps)
+
+
+def subset_facts(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> dict[str, np.ndarray]:
+    """Facts of a lead subset: `rank`, `condition` (inf when rank < 3) and `gain`, the lift's largest singular value."""
+    rows = np.where(np.asarray(visible, bool)[..., None], np.asarray(a, np.float64), 0.0)
+    s = np.linalg.svd(rows, compute_uv=False)  # [...,3]
+    gains = _gains(s, eps)
+    rank = (gains > 0).sum(-1)
+    condition = np.where(rank == 3, s[..., 0] / np.maximum(s[..., 2], 1e-300), np.inf)
+    return {"rank": rank, "condition": condition, "gain": gains.max(-1)}
+
+
+def seen_directions(a: np.ndarray, visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How strongly the visible leads [12] see each of three orthogonal unit vectors: strengths [3], vectors [3,3].
+
+    Strongest first; a strength of 0 is a direction that these leads do not see at all.
+    """
+    rows = np.where(np.asarray(visible, bool)[:, None], np.asarray(a, np.float64), 0.0)
+    _, s, vectors = np.linalg.svd(rows, full_matrices=False)
+    return np.where(s > RANK_TOLERANCE * s[0], s, 0.0), vectors
+
+
+def direction_words(vector: np.ndarray) -> str:
+    """A unit vector without sign in words: 'front-back', or 'oblique, head-feet 0.71 and front-back 0.70'."""
+    shares = sorted(zip(np.abs(vector), ("left-right", "head-feet", "front-back"), strict=True), reverse=True)
+    if shares[0][0] >= 0.9:
+        return shares[0][1]
+    return "oblique, " + " and ".join(f"{word} {share:.2f}" for share, word in shares if share >= 0.25)
+
+
+def describe_view(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> list[str]:
+    """What the visible leads cannot see, or hardly see, and the lift's gain, a sentence each; empty if all is well."""
+    strengths, vectors = seen_directions(a, visible)
+    gain = float(subset_facts(a, visible, eps)["gain"])
+    names = [lead for lead, shown in zip(LEADS, visible, strict=True) if shown]
+    source = f"From lead{'s' * (len(names) > 1)} {', '.join(names)}"
+    rank = int((strengths > 0).sum())
+    if rank == 3 and gain <= LARGE_GAIN:
+        return []
+    if rank == 3:
+        text = f"{source} the direction {_in_full(vectors[2])} is hardly seen."
+    elif rank == 2:
+        text = f"{source} (2 of 3 dimensions) the direction {_in_full(vectors[2])} is not seen and is set to zero."
+    else:
+        text = f"{source} (1 of 3 dimensions) only {_in_full(vectors[0])} is seen; all across it is set to zero."
+    return [text, f"The regularised lift amplifies by up to {gain:.1f}."]
+
+
+def _in_full(vector: np.ndarray) -> str:
+    vector = vector * np.sign(vector[np.abs(vector).argmax()])
+    numbers = ", ".join(f"{axis} {value + 0.0:.2f}" for axis, value in zip("xyz", np.round(vector, 2), strict=True))
+    return f"{direction_words(vector)} ({numbers})"
+
+
+@lru_cache(maxsize=32)
+def _subsets_of_size(size: int) -> tuple[int, ...]:
+    masks = np.arange(NUM_SUBSETS)
+    return tuple(int(m) for m in masks[mask_leads(masks).sum(-1) == size])
+
+
+def training_subsets(
+    a: np.ndarray, num_visible: int, eps: float, identifiable_only: bool, max_gain: float | None
+) -> np.ndarray:
+    """The lead bit masks [m] that training views are drawn from: K leads, spanning R^3 and of bounded lift if asked."""
+    masks = np.array(_subsets_of_size(num_visible))
+    facts = subset_facts(a, mask_leads(masks), eps)
+    keep = np.ones(len(masks), bool)
+    if identifiable_only:
+        keep &= facts["rank"] == 3
+    if max_gain is not None:
+        keep &= facts["gain"] <= max_gain
+    if not keep.any():
+        raise InputError(
+            f"no subset of {num_visible} leads is left with identifiable_only={identifiable_only} and"
+            f" max_gain={max_gain}: raise max_gain or num_visible"
+        )
+    return masks[keep]
+
+
+def project(a: np.ndarray, vcg: np.ndarray) -> np.ndarray:
+    """Heart vector [...,3,t] -> twelve leads [...,12,t]."""
+    return a @ vcg

@@ -1,0 +1,259 @@
+"""The whole chain from a record in mV to windows of beats, with every choice in one hashable description.
+
+The same Preprocess object makes shards, and later prepares a single record at inference; its hash travels with both.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.ecg import segment, signal
+from data_prep.ecg.geometry import GEOMETRIES
+from data_prep.ecg.leads import LEADS, canonical, lead_mask, order_leads
+
+CODE_VERSION = 1  # goes into the hash: raise it when the same fields give different numbers than before
+MIN_SECONDS = 1.0
+
+
+class Unusable(InputError):
+    """A record that cannot be prepared; `kind` is one word for the ledger."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+    def __reduce__(self):
+        return type(self), (self.kind, str(self))
+
+
+@dataclasses.dataclass
+class Window:
+    """One stretch of a record, ready to store: normalised beats, where they come from, and what was wrong."""
+
+    beats: np.ndarray  # float32 [n,12,P], normalised; all zero for missing leads
+    start: np.ndarray  # int32 [n], samples from the start of the window
+    length: np.ndarray  # int32 [n]
+    complete: np.ndarray  # bool [n], from R peak to R peak
+    lead_mask: int  # bit i: LEADS[i] exists here
+    offset: np.ndarray  # float32 [12], mV = z * scale + offset
+    scale: np.ndarray  # float32 [12]
+    signal: np.ndarray  # float32 [12,T], normalised
+    rate: float
+    window: int  # index in the record
+    start_seconds: float
+    defects: list[str]
+
+    @property
+    def rr_seconds(self) -> np.ndarray:
+        """R-R intervals [m] of the complete beats."""
+        return self.length[self.complete] / self.rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocess:
+    """How a record becomes beats. The defaults are the paper's choices, and ours where the paper is silent."""
+
+    rate: float = 100.0  # Hz after resampling
+    seconds: float = 10.0  # window length
+    band_low: float = 0.67  # Hz
+    band_high: float = 40.0
+    filter_order: int = 3
+    normalise: str = "lead"  # 'lead': each lead its own scale; 'record': one scale, keeps III = II - I
+    max_gap_seconds: float = 0.1  # longer stretches without a value make the lead missing in that window
+    max_mv: float = 20.0  # samples further from their lead's median than this are gaps: no surface ECG gets there
+    flat_mv: float = 0.03  # a filtered lead that spans less is missing; the smallest live ones seen span 0.087
+    flat_share: float = 0.5  # a lead that stands still for this share of the window is missing
+    rail_share: float = 0.02  # a lead with this share of its samples at one far extreme value is missing
+    recover_limb_leads: bool = True
+    peaks: str = "lead_ii"  # 'lead_ii' (paper) or 'vcg' (every lead there is)
+    peak_height: float = 2.0  # standard deviations of lead II
+    peak_retry_height: float = 1.0
+    peak_distance: float = 0.3  # seconds
+    rr_min: float = 0.3  # seconds; nearer peaks merge
+    rr_max: float = 2.0  # seconds; longer intervals are flagged
+    beat_samples: int = 128
+    max_beats: int = 20
+    geometry: str = "paper"  # lead directions of the 'vcg' detector
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _typed(field, getattr(self, field.name)))
+        _check(
+            self.rate > 0 and self.seconds >= MIN_SECONDS, f"rate must be positive, seconds at least {MIN_SECONDS:g}"
+        )
+        nyquist = self.rate / 2
+        _check(0 < self.band_low < self.band_high < nyquist, f"0 < band_low < band_high < {nyquist:g} (half the rate)")
+        _check(self.rate > 2 * segment.QRS_BAND[1], f"rate must be above {2 * segment.QRS_BAND[1]:g} Hz")
+        _check(1 <= self.filter_order <= 8, "filter_order must be 1 to 8")
+        _check(self.normalise in ("lead", "record"), "normalise must be 'lead' or 'record'")
+        _check(self.peaks in ("lead_ii", "vcg"), "peaks must be 'lead_ii' or 'vcg'")
+        _check(0 <= self.rr_min < self.rr_max, "0 <= rr_min < rr_max")
+        _check(self.beat_samples >= 2 and self.max_beats >= 1, "beat_samples must be at least 2, max_beats at least 1")
+        _check(self.geometry in GEOMETRIES, f"geometry must be one of {', '.join(GEOMETRIES)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Preprocess":
+        """The inverse of to_dict; values may be text, as from a command line, and absent ones take the default."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in names:
+                near = difflib.get_close_matches(str(key), names, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"the fields are {', '.join(names)}"
+                raise InputError(f"unknown preprocessing field '{key}': {hint}")
+        return cls(**values)
+
+    def hash(self) -> str:
+        """Twelve hex digits that change with any field and with the code version, the same on every machine."""
+        text = json.dumps({"code_version": CODE_VERSION, **self.to_dict()}, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def prepare(self, signal_mv: np.ndarray, rate: float, leads: Sequence[str]) -> list[Window]:
+        """A record [T,c] in mV, with its lead names, as windows of beats.
+
+        Longer records give windows of `seconds` without overlap; a shorter one, or a rest of at least half a window, is
+        one shorter window. A window without a usable lead or beat is left out; the others say so in `defects`.
+        """
+        if not np.isfinite(rate) or rate <= 0:
+            raise InputError(f"sampling rate {rate} is not a positive number: check the record's header")
+        x, unknown = order_leads(signal_mv, leads)
+        if x.shape[1] < MIN_SECONDS * rate:
+            text = f"record of {x.shape[1] / rate:.2f} s is too short: at least {MIN_SECONDS:g} s are needed"
+            raise Unusable("too_short", text)
+        names = {canonical(name) for name in leads}
+        in_file = np.array([lead in names for lead in LEADS])
+        raw = signal.drop_impossible(x, self.max_mv)
+        nan = np.isnan(raw)
+        spike = nan & np.isfinite(x)
+        raw, lost = signal.fill_gaps(raw, rate, self.max_gap_seconds)
+        live = ~lost.all(axis=1)
+        if not live.any():
+            raise Unusable("no_lead", "all leads are missing: no lead has a finite value")
+        some = signal.resample(raw[live], rate, self.rate)
+        filtered = np.zeros((len(LEADS), some.shape[1]))
+        filtered[live] = signal.bandpass(some, self.rate, self.band_low, self.band_high, self.filter_order)
+
+        record_defects = [f"unknown_lead:{re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in unknown]
+        windows, left_out = [], []
+        spans, tail = self._spans(filtered.shape[1])
+        for index, (first, end) in enumerate(spans):
+            here = slice(round(first * rate / self.rate), round(end * rate / self.rate))
+            present, defects = self._find_missing(rate, in_file, *(a[:, here] for a in (raw, nan, spike, lost)))
+            window = self._window(filtered[:, first:end], present, defects)
+            if isinstance(window, str):
+                left_out.append(f"window_left_out:{index}:{window}")
+                continue
+            window.window, window.start_seconds = index, first / self.rate
+            windows.append(window)
+        if not windows:
+            if all(word.endswith(":no_lead") for word in left_out):
+                raise Unusable("no_lead", "all leads are missing: every lead is absent, without values, flat or railed")
+            text = "no R peak found in the record: is it an ECG, in mV, and are the lead names right?"
+            raise Unusable("no_beats", text)
+        if tail:
+            record_defects.append(f"tail_left_out:{tail / self.rate:.2f}s")
+        for window in windows:
+            window.defects = record_defects + left_out + window.defects
+        return windows
+
+    def _spans(self, num_samples: int) -> tuple[list[tuple[int, int]], int]:
+        """First and end sample of each window, and how many samples at the end belong to none."""
+        size = round(self.seconds * self.rate)
+        spans = [(k, k + size) for k in range(0, num_samples - size + 1, size)]
+        rest = num_samples - len(spans) * size
+        if rest and (not spans or 2 * rest >= size):
+            spans.append((num_samples - rest, num_samples))
+            rest = 0
+        return spans, rest
+
+    def _find_missing(self, rate, in_file, raw, nan, spike, lost) -> tuple[np.ndarray, list[str]]:
+        """Which leads [12] exist in this window of the unfiltered record, and the reasons why others do not."""
+        gap = lost.any(axis=1)
+        flat = signal.find_flat(raw, rate, self.flat_share)
+        railed = signal.find_railed(raw, self.rail_share) & ~flat
+        defects = []
+        for i in np.flatnonzero(nan.any(axis=1) | flat | railed):
+            if not in_file[i]:
+                defects.append(f"absent:{LEADS[i]}")
+            elif railed[i] or (spike[i].any() and (flat[i] or (lost[i] & spike[i]).any())):
+                defects.append(f"railed:{LEADS[i]}")
+            elif gap[i]:
+                defects.append(f"gap:{LEADS[i]}:{nan[i].sum()}")
+            elif flat[i]:
+                defects.append(f"flat:{LEADS[i]}")
+            else:  # repaired
+                counts = {"spikes": spike[i].sum(), "nan": (nan[i] & ~spike[i]).sum()}
+                defects += [f"{word}:{LEADS[i]}:{count}" for word, count in counts.items() if count]
+        return ~(gap | flat | railed), defects
+
+    def _window(self, x: np.ndarray, present: np.ndarray, defects: list[str]) -> Window | str:
+        """Filtered mV [12,T] -> Window, or the reason why there is none."""
+        defects += self._quiet(x, present)
+        if self.recover_limb_leads:
+            before = present
+            x, present = signal.recover_limb_leads(x, present)
+            recovered = present & ~before
+            if recovered.any():
+                self._quiet(x, present)
+                defects += [f"recovered:{LEADS[i]}" for i in np.flatnonzero(recovered & present)]
+        if not present.any():
+            return "no_lead"
+        x = np.where(present[:, None], x, 0.0)
+        peaks, strength = self._peaks(x, present, defects)
+        if not len(peaks):
+            return "no_beat"
+        cut = segment.intervals(peaks, x.shape[1], self.rr_min, self.rr_max, self.rate, self.max_beats, strength)
+        defects += ["long_interval"] * bool(cut.long.any()) + ["merged_tail"] * cut.merged_tail
+        defects += ["one_beat"] * (len(peaks) == 1)
+        z, offset, scale = (a.astype(np.float32) for a in signal.normalise(x, present, self.normalise))
+        beats = segment.cut_beats(z, cut.start, cut.length, self.beat_samples)
+        mask = lead_mask(present)
+        return Window(beats, cut.start, cut.length, cut.complete, mask, offset, scale, z, self.rate, 0, 0.0, defects)
+
+    def _quiet(self, x: np.ndarray, present: np.ndarray) -> list[str]:
+        """Takes leads with next to no signal out of `present`, in place, and names them."""
+        quiet = present & signal.find_quiet(x, self.flat_mv)
+        present[quiet] = False
+        return [f"flat:{LEADS[i]}" for i in np.flatnonzero(quiet)]
+
+    def _peaks(self, x: np.ndarray, present: np.ndarray, defects: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """R peaks [n] of a window and how strong each is, to decide between two that are too close."""
+        two = LEADS.index("II")
+        if self.peaks == "lead_ii":
+            if present[two]:
+                heights = (self.peak_height, self.peak_retry_height)
+                peaks = segment.r_peaks_lead_ii(x[two], self.rate, *heights, self.peak_distance)
+                if len(peaks):
+                    return peaks, x[two][peaks]
+            defects.append("peaks_fallback_vcg")
+        peaks = segment.r_peaks_vcg(x, present, self.rate, self.peak_distance, self.geometry)
+        return peaks, (x[:, peaks] ** 2).sum(axis=0)
+
+
+def _check(good: bool, rule: str) -> None:
+    if not good:
+        raise InputError(f"preprocessing: {rule}")
+
+
+def _typed(field: dataclasses.Field, value: Any) -> Any:
+    """The value in its field's type, so that 100 and 100.0 (and '100') describe, and hash as, the same thing."""
+    try:
+        if field.type is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+        if field.type is int and float(value) != int(float(value)):
+            raise ValueError
+        typed = int(float(value)) if field.type is int else field.type(value)
+        if field.type is float and not np.isfinite(typed):
+            raise ValueError
+        return typed
+    except (TypeError, ValueError, KeyError, OverflowError):
+        raise InputError(f"preprocessing field {field.name}={value!r} is not of type {field.type.__name__}") from None

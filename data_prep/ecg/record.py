@@ -1,0 +1,46 @@
+"""A record: listed (RecordRef), read from its file (Waveform), and the two together (Record)."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRef:
+    """One record of the listing; nothing of its signal has been read."""
+
+    record_id: str
+    patient_id: str
+    split: str | None
+    labels: dict[str, list[str]]  # task -> class names; a task is absent when the record is not labelled for it
+    path: str  # without extension, or a whole file name where the corpus says so
+
+
+@dataclass
+class Record:
+    """One record with its signal."""
+
+    record_id: str
+    patient_id: str
+    signal: np.ndarray  # float32 [T,c] in mV, NaN where the file holds no value
+    rate: float
+    leads: list[str]  # as the file spells them
+    labels: dict[str, list[str]]
+    split: str | None
+    source: str  # name of the corpus
+    path: str = ""  # where it was read
+    defects: list[str] = field(default_factory=list)  # of the files: 'checksum:V1', 'header_repaired', ...
+    info: dict[str, str] = field(default_factory=dict)  # what else the files say: age, sex, codes
+    annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # lead -> wave -> int [k,3], see ludb
+
+
+@dataclass
+class Waveform:
+    """What a corpus' own read function returns for one record."""
+
+    signal: np.ndarray
+    rate: float
+    leads: list[str]
+    defects: list[str] = field(default_factory=list)
+    info: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)

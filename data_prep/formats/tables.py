@@ -1,0 +1,93 @@
+"""CSV tables of labels and splits: columns by name, every mistake told with its line."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from data_prep.base.errors import InputError
+from data_prep.base.words import SPLITS
+from data_prep.ecg.record import RecordRef
+from data_prep.formats.wfdb_files import decode
+
+ID_COLUMNS = ("record_id", "patient_id", "split")
+
+
+def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict[str, str]]:
+    """Rows of a CSV as dictionaries by column name, one at a time; a missing file or column and a ragged row are told.
+
+    Empty rows are passed over.
+    """
+    csv.field_size_limit(2**24)
+    try:
+        with open(path, "rb") as file:
+            start = file.read(2)
+        if start in (b"\xff\xfe", b"\xfe\xff"):
+            yield from _rows(csv.reader(decode(path.read_bytes()).splitlines(keepends=True)), path, needed)
+            return
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            yield from _rows(csv.reader(file), path, needed)
+    except UnicodeDecodeError:
+        raise InputError(f"cannot read {path}: its text is not UTF-8; save it again as UTF-8") from None
+    except (OSError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _rows(reader: Iterator[list[str]], path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    columns = [name.strip() for name in next(reader, [])]
+    for name in needed:
+        if name not in columns:
+            raise InputError(f"{path} has no column {name!r} (found: {', '.join(columns)[:120] or 'nothing'})")
+    if len(set(columns)) != len(columns):
+        raise InputError(f"{path} has a column name twice: {', '.join(columns)[:120]}")
+    number = 1
+    for row in reader:
+        if not row:
+            continue
+        number += 1
+        if len(row) != len(columns):
+            raise InputError(f"{path} line {number}: {len(row)} cells for {len(columns)} columns")
+        yield dict(zip(columns, map(str.strip, row), strict=True))
+
+
+def read_ids(row: dict[str, str], path: Path, number: int, seen: Iterable[str]) -> tuple[str, str, str | None]:
+    """record_id, patient_id and split of a row."""
+    record_id, patient, split = row["record_id"], row["patient_id"], row.get("split") or None
+    if not record_id or not patient:
+        raise InputError(f"{path} line {number}: record_id or patient_id is empty")
+    if record_id in seen:
+        raise InputError(f"{path} line {number}: record_id {record_id} was listed before")
+    if split is not None and split not in SPLITS:
+        raise InputError(f"{path} line {number}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}")
+    return record_id, patient, split
+
+
+def split_classes(cell: str) -> list[str]:
+    """'B; A' -> ['A', 'B']; an empty cell means that the record was looked at and has no class."""
+    return sorted({name.strip() for name in cell.split(";")} - {""})
+
+
+def read_labels(
+    path: Path,
+) -> tuple[dict[str, tuple[str, str | None, dict[str, list[str]]]], dict[str, tuple[str, ...]]]:
+    """labels.csv -> (record_id -> (patient_id, split, labels), task -> class names).
+
+    Columns by name: record_id, patient_id, optionally split; every other column is a task, its classes joined by ';'.
+    """
+    rows, seen = {}, {}
+    for number, row in enumerate(read_csv(path, ("record_id", "patient_id")), start=2):
+        record_id, patient, split = read_ids(row, path, number, rows)
+        labels = {task: split_classes(cell) for task, cell in row.items() if task not in ID_COLUMNS}
+        rows[record_id] = (patient, split, labels)
+        for task, names in labels.items():
+            seen.setdefault(task, set()).update(names)
+    return rows, {task: tuple(sorted(names)) for task, names in seen.items()}
+
+
+def check_patients(refs: list[RecordRef], path: Path) -> None:
+    """A patient in two splits would leak test data into training."""
+    first: dict[str, RecordRef] = {}
+    for ref in refs:
+        other = first.setdefault(ref.patient_id, ref)
+        if other.split != ref.split:
+            splits = f"{other.split or 'no split'} and {ref.split or 'no split'}"
+            raise InputError(f"{path}: patient {ref.patient_id} is in {splits} ({other.record_id}, {ref.record_id})")

@@ -1,0 +1,308 @@
+"""Read one WFDB record: its header, and its signal in mV.
+
+Plain 16-bit files, which most corpora use, are read directly and fast; the wfdb package does the rest. A header that is
+broken or contradicts its signal file is an InputError of one line that names the record. The checksum that a header
+states for each channel is verified where files are read directly; a wrong one is a defect, 'checksum:LEAD'.
+"""
+
+import os
+import re
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.ecg.leads import canonical
+
+MILLIVOLTS = {"mv": 1.0, "uv": 1e-3, "\u00b5v": 1e-3, "\u03bcv": 1e-3, "v": 1e3, "nv": 1e-6}
+LARGEST_MILLIVOLTS = 1000.0  # beyond any electrode offset: a wrong gain or unit
+LARGEST_VALUES = 2**28  # samples x channels; 12 leads of a day at 250 Hz. More is a broken header
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One signal line of a WFDB header."""
+
+    file: str
+    format: str
+    frame: int  # samples per frame
+    skew: int
+    offset: int  # bytes before the first sample
+    gain: float
+    baseline: int
+    unit: str
+    name: str
+    checksum: int | None = None  # 16-bit sum of all samples
+
+
+@dataclass(frozen=True)
+class Header:
+    """A WFDB header; `segments` > 1 means that the signals are described elsewhere."""
+
+    rate: float
+    samples: int | None
+    channels: list[Channel]
+    segments: int = 1
+    comments: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class WfdbRecord:
+    """What one WFDB record holds."""
+
+    signal: np.ndarray  # float32 [T,c] mV
+    rate: float
+    names: list[str]  # as the header writes them
+    comments: list[str]
+    defects: list[str]
+
+
+_FORMAT = re.compile(r"(\d{1,3})(?:x(\d{1,4}))?(?::(\d{1,9}))?(?:\+(\d{1,12}))?$", re.ASCII)
+_GAIN = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?\d{1,3})?)(?:\(([-+]?\d{1,10})\))?(?:/(\S+))?$", re.ASCII)
+_BYTES = {"8": 1, "80": 1, "16": 2, "61": 2, "160": 2, "212": 1.5, "310": 4 / 3, "311": 4 / 3, "24": 3, "32": 4}
+
+
+def read_header(stem: str | Path, record_id: str | None = None) -> Header:
+    """Parse STEM.hea: any line ending, UTF-8, UTF-16 or Latin-1, optional fields left out."""
+    record_id = record_id or Path(stem).name
+    try:
+        raw = Path(f"{stem}.hea").read_bytes()
+    except OSError as error:
+        raise InputError(f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})") from None
+    text = decode(raw)
+    lines = [line for line in map(str.strip, text.replace("\r", "\n").split("\n")) if line]
+    comments = [line[1:].strip() for line in lines if line[0] == "#"]
+    lines = [line for line in lines if line[0] != "#"]
+    try:
+        first = lines[0].split()
+        segments = _whole(first[0].split("/")[1]) if "/" in first[0] else 1
+        count = _whole(first[1])
+        samples = (_whole(first[3]) or None) if len(first) > 3 else None
+    except (IndexError, ValueError):
+        raise InputError(f"record {record_id}: the first line of its header is not a WFDB record line") from None
+    try:
+        rate = float(re.split(r"[/(]", first[2])[0]) if len(first) > 2 else 250.0
+    except ValueError:
+        raise InputError(f"record {record_id}: its header gives {first[2][:20]!r} for the sampling rate") from None
+    if not 1 <= rate <= 1e5 or not 1 <= count <= 1000:
+        raise InputError(f"record {record_id}: its header claims {count:.6g} signals at {rate:g} Hz")
+    if samples is not None and not 0 < samples * count <= LARGEST_VALUES:
+        raise InputError(f"record {record_id}: its header claims {samples:.6g} samples of {count} signals")
+    if segments > 1:
+        if len(lines) - 1 != segments:
+            there = f"{segments:.6g} segments but lists {len(lines) - 1}"
+            raise InputError(f"record {record_id}: its header claims {there}")
+        if any(re.search(r"\s\d{9,}$", line) for line in lines[1:]) or segments > 10_000:
+            raise InputError(f"record {record_id}: its header claims segments of absurd length")
+        return Header(rate, samples, [], segments, comments)
+    if len(lines) - 1 != count:
+        raise InputError(f"record {record_id}: its header claims {count} signals but has {len(lines) - 1} signal lines")
+    return Header(rate, samples, [_channel(line, record_id) for line in lines[1:]], 1, comments)
+
+
+def _whole(text: str) -> int:
+    if len(text) > 15:
+        raise ValueError
+    return int(text)
+
+
+def decode(raw: bytes) -> str:
+    """Text of a header or table whose encoding nobody states."""
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return raw.decode("utf-16", "replace")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _channel(line: str, record_id: str) -> Channel:
+    words = line.split(None, 8)
+    form = _FORMAT.match(words[1]) if len(words) > 1 else None
+    gain = _GAIN.match(words[2]) if len(words) > 2 else None
+    try:
+        if form is None or (len(words) > 2 and gain is None):
+            raise ValueError
+        number, baseline, unit = gain.groups() if gain else ("200", None, None)
+        zero = _whole(words[4]) if len(words) > 4 else 0
+        return Channel(
+            file=words[0],
+            format=form[1],
+            frame=int(form[2] or 1),
+            skew=int(form[3] or 0),
+            offset=int(form[4] or 0),
+            gain=float(number),
+            baseline=zero if baseline is None else int(baseline),
+            unit=unit or "mV",
+            name=words[8].strip() if len(words) > 8 else "",
+            checksum=_whole(words[6]) & 0xFFFF if len(words) > 6 else None,
+        )
+    except ValueError:
+        raise InputError(f"record {record_id}: its header has a broken signal line: {line[:60]!r}") from None
+
+
+def read_wfdb(stem: str | Path, record_id: str | None = None, fast: bool = True) -> tuple[np.ndarray, float, list[str]]:
+    """Signal float32 [T,c] in mV, rate, lead names as written; see read_wfdb_record."""
+    record = read_wfdb_record(stem, record_id, fast)
+    return record.signal, record.rate, record.names
+
+
+def read_wfdb_record(stem: str | Path, record_id: str | None = None, fast: bool = True) -> WfdbRecord:
+    """One record in mV, leads named as written. Channels that are no voltage (and no lead) are left out.
+
+    Plain 16-bit files are read directly; every other format (and all with fast=False) goes through the wfdb package.
+    """
+    record_id = record_id or Path(stem).name
+    header = read_header(stem, record_id)
+    _check_channels(header.channels, record_id)
+    plain = header.channels and all(c.format == "16" and c.frame == 1 and c.skew == 0 for c in header.channels)
+    defects: list[str] = []
+    if fast and plain:
+        signal, defects = _read_format_16(os.path.dirname(stem), header, record_id)
+        names, units = [c.name for c in header.channels], [c.unit for c in header.channels]
+    else:
+        _check_sizes(os.path.dirname(stem), header, record_id)
+        signal, names, units = _read_with_wfdb(stem, record_id)
+    signal, names = to_millivolts(signal, names, units, record_id)
+    return WfdbRecord(signal, header.rate, names, header.comments, defects)
+
+
+def to_millivolts(
+    signal: np.ndarray, names: list[str], units: list[str], record_id: str
+) -> tuple[np.ndarray, list[str]]:
+    """Columns [T,c] in the units given -> mV, without those that are no voltage; leads and values are checked."""
+    leads = [canonical(name) for name in names]
+    if any(unit != "mV" for unit in units):
+        scale = np.array([MILLIVOLTS.get(unit.lower(), np.nan) for unit in units], np.float32)
+        keep = np.flatnonzero(~np.isnan(scale))
+        lost = next((i for i, lead in enumerate(leads) if lead and np.isnan(scale[i])), None)
+        if lost is not None:
+            raise InputError(f"record {record_id}: lead {leads[lost]} is in {units[lost][:20]!r}, which is no voltage")
+        signal = signal[:, keep] * scale[keep]
+        names, leads = [names[i] for i in keep], [leads[i] for i in keep]
+    _check_leads(names, leads, record_id)
+    _check_values(signal, names, record_id)
+    return signal, names
+
+
+def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.ndarray, list[str]]:
+    """[T,c] of 16-bit files and defects. Adjacent channels of one file are interleaved; the lowest value means none."""
+    groups: list[list[Channel]] = []
+    for channel in header.channels:
+        if groups and groups[-1][0].file == channel.file:
+            groups[-1].append(channel)
+        else:
+            groups.append([channel])
+    if len({group[0].file for group in groups}) != len(groups):
+        raise InputError(f"record {record_id}: the channels of one signal file are not listed together in its header")
+    parts = []
+    for group in groups:
+        path, width, offset = os.path.join(folder, group[0].file), len(group), group[0].offset
+        try:
+            with open(path, "rb") as file:
+                held = max(0, os.fstat(file.fileno()).st_size - offset) // 2
+                count = held if header.samples is None else header.samples * width
+                adc = np.fromfile(file, "<i2", min(count, held, LARGEST_VALUES), offset=offset if held else 0)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "bad name"
+            raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
+        if len(adc) < count or len(adc) < width or len(adc) % width:
+            there = f"{len(adc) // width} of {header.samples or 'whole'} samples"
+            raise InputError(f"record {record_id}: {group[0].file} is truncated: {there}")
+        parts.append(adc.reshape(-1, width))
+    if len({len(part) for part in parts}) > 1:
+        raise InputError(f"record {record_id}: its signal files differ in length")
+    adc = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    signal = adc.astype(np.float32)
+    signal -= np.array([c.baseline for c in header.channels], np.float32)
+    signal /= np.array([c.gain for c in header.channels], np.float32)
+    if adc.min() == -32768:
+        signal[adc == -32768] = np.nan
+    sums = checksums(adc)
+    stated = [c.checksum or None for c in header.channels]  # 0 is what writers put who do not compute it
+    wrong = [c.name for c, want, got in zip(header.channels, stated, sums, strict=True) if want not in (None, got)]
+    return signal, [f"checksum:{canonical(name) or re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in wrong]
+
+
+def checksums(adc: np.ndarray) -> list[int]:
+    """16-bit sums of the columns of [T,c]; long rows are summed first, which is several times as fast."""
+    adc = np.ascontiguousarray(adc).view(np.uint16)
+    whole = len(adc) // 64 * 64
+    sums = np.add.reduce(adc[:whole].reshape(-1, 64 * adc.shape[1]), axis=0, dtype=np.uint16).reshape(64, -1)
+    rest = np.add.reduce(adc[whole:], axis=0, dtype=np.uint16)
+    return np.add(np.add.reduce(sums, axis=0, dtype=np.uint16), rest).tolist()
+
+
+def import_wfdb() -> ModuleType:
+    """The wfdb package, imported late (it takes a second and is seldom needed) and without its deprecation notices."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import wfdb
+    return wfdb
+
+
+def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[str], list[str]]:
+    try:
+        with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
+            warnings.simplefilter("ignore", DeprecationWarning)
+            record = import_wfdb().rdrecord(str(stem))
+        names = [name or "" for name in record.sig_name]
+        return np.asarray(record.p_signal, np.float32), names, [unit or "mV" for unit in record.units]
+    except Exception as error:  # a broken file can make the package raise anything
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InputError(f"record {record_id}: cannot be read as WFDB ({reason})") from None
+
+
+def _check_channels(channels: list[Channel], record_id: str) -> None:
+    for channel in channels:
+        if channel.gain == 0:
+            raise InputError(f"record {record_id}: lead {channel.name or '?'} has gain 0 in the header: mV are unknown")
+        if not 1e-9 < abs(channel.gain) < 1e12 or abs(channel.baseline) > 2**23:
+            text = f"gain {channel.gain:g} and zero {channel.baseline}"
+            raise InputError(f"record {record_id}: lead {channel.name or '?'} has {text} in the header: mV are unknown")
+        if "/" in channel.file or "\\" in channel.file or channel.file in ("-", ".", ".."):
+            raise InputError(
+                f"record {record_id}: cannot read its signal file {channel.file[:60]!r} (not in the record's folder)"
+            )
+
+
+def _check_sizes(folder: str, header: Header, record_id: str) -> None:
+    """The wfdb package takes the space that a header claims before it looks at the files."""
+    needed: dict[str, float] = {}
+    for channel in header.channels:
+        values = (header.samples or 0) * channel.frame
+        needed[channel.file] = needed.get(channel.file, channel.offset) + values * _BYTES.get(channel.format, 0)
+        if values * len(header.channels) > LARGEST_VALUES:
+            raise InputError(f"record {record_id}: its header claims {values:.6g} samples of a signal")
+    for name, size in needed.items():
+        path = os.path.join(folder, name)
+        try:
+            held = os.path.getsize(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "bad name"
+            raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
+        if held < size - 4:
+            raise InputError(f"record {record_id}: {name} is truncated: {held} of {size:.0f} bytes")
+
+
+def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> None:
+    known = [lead for lead in leads if lead]
+    if not known:
+        raise InputError(f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]}")
+    if len(set(known)) != len(known):
+        twice = next(lead for lead in known if known.count(lead) > 1)
+        raise InputError(f"record {record_id}: lead {twice} occurs twice in its header")
+
+
+def _check_values(signal: np.ndarray, names: list[str], record_id: str) -> None:
+    if signal.size == 0:
+        raise InputError(f"record {record_id}: it holds no samples")
+    if max(np.fmax.reduce(signal, axis=None), -np.fmin.reduce(signal, axis=None)) > LARGEST_MILLIVOLTS:
+        peak = np.fmax.reduce(np.abs(signal), axis=0)
+        worst = int(np.nanargmax(peak))
+        raise InputError(
+            f"record {record_id}: lead {names[worst]} reaches {peak[worst]:.0f} mV: the header's gain or unit is wrong"
+        )

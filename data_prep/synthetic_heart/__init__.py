@@ -1,0 +1,1 @@
+"""ECG of made-up hearts, with known truth."""

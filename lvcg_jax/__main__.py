@@ -1,0 +1,90 @@
+"""The `lvcg` command: every door of the project by name, `lvcg NAME --flag=value`.
+
+This file imports nothing heavy: `lvcg --help` must answer at once, and JAX takes seconds.
+"""
+
+import difflib
+import importlib
+import sys
+
+from data_prep.base.command import run_command
+from data_prep.base.errors import InputError
+
+# Name -> (module, what it does), in the order in which a user meets them.
+COMMANDS = {
+    "Data": {
+        "synthetic": ("data_prep.synthetic", "write a synthetic ECG corpus, to try things out"),
+        "build": ("data_prep.build", "turn records into shards of beats"),
+        "verify": ("data_prep.verify", "check that a data set is whole and sound"),
+        "inspect": ("data_prep.inspect", "show what a data set holds of one record"),
+    },
+    "Models": {
+        "train": ("lvcg_jax.train.__main__", "pre-train a model; continues a run that was stopped"),
+        "embed": ("lvcg_jax.embed.__main__", "embed shards, a folder of records, or one file"),
+        "export": ("lvcg_jax.export.__main__", "write the embedder as one file that needs only JAX"),
+        "import_torch": ("lvcg_jax.export.import_torch", "read a checkpoint of the authors' PyTorch code"),
+        "package_weights": ("lvcg_jax.export.package_weights", "make a run's weights part of the package"),
+    },
+    "Evaluation": {
+        "probe": ("lvcg_jax.probe.__main__", "fit linear probes or fine-tune, beside controls"),
+        "median_beat": ("lvcg_jax.probe.median_beat", "make the control that learns nothing"),
+        "reconstruct": ("lvcg_jax.reconstruct.__main__", "derive hidden leads from visible ones"),
+        "results": ("lvcg_jax.studies.results", "embed, probe and tabulate a run with its controls"),
+        "robustness": ("lvcg_jax.studies.robustness", "move electrodes, leave leads out"),
+        "view_agreement": ("lvcg_jax.studies.view_agreement", "compare few-lead embeddings with all-lead ones"),
+        "geometry_report": ("lvcg_jax.studies.geometry_report", "hold lead directions against Frank leads"),
+        "ablate": ("lvcg_jax.studies.ablate", "train variants of a config and tabulate them"),
+        "search": ("lvcg_jax.studies.search", "score candidate changes on the validation split"),
+        "delineation_report": ("data_prep.delineation_report", "hold wave boundaries against cardiologists"),
+    },
+    "Pictures": {
+        "report": ("lvcg_jax.report.__main__", "make one HTML page of a run or of a record"),
+        "vcg": ("lvcg_jax.report.vcg", "draw the loops of one record, with axes and angles"),
+    },
+    "Speed": {
+        "bench": ("lvcg_jax.bench.__main__", "measure training, embedding, reading and saving"),
+        "scaling": ("lvcg_jax.bench.scaling", "list what a step sends between devices"),
+        "benchmark": ("data_prep.benchmark", "measure the build of a data set"),
+    },
+}
+MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
+
+
+def help_text() -> str:
+    """All commands, a line each."""
+    width = max(map(len, MODULES)) + 2
+    lines = ["usage: lvcg COMMAND [--flag=value ...]      lvcg COMMAND --help lists the flags of a command"]
+    for group, commands in COMMANDS.items():
+        lines += ["", f"{group}:", *(f"  {name:{width}}{line}" for name, (_, line) in commands.items())]
+    return "\n".join(lines)
+
+
+def module_of(name: str) -> str:
+    """The module behind a command, or an InputError with the nearest name."""
+    if name in MODULES:
+        return MODULES[name]
+    near = difflib.get_close_matches(name.replace("-", "_"), MODULES, n=1)
+    hint = f"did you mean {near[0]}?" if near else "`lvcg --help` lists all commands"
+    raise InputError(f"no command '{name}': {hint}")
+
+
+def main(argv: list[str] | None = None) -> int | None:
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if name == "--version":
+        from lvcg_jax import __version__
+
+        print(f"lvcg_jax {__version__}")
+        return 0
+    return importlib.import_module(module_of(name)).main(rest)
+
+
+def console() -> None:
+    """Where the `lvcg` console script starts."""
+    run_command(main)
+
+
+if __name__ == "__main__":
+    console()

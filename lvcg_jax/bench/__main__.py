@@ -1,0 +1,416 @@
+"""How fast this machine trains, embeds, reads, prepares and saves: one JSON line a part, all measured in one run.
+
+    lvcg bench --config=configs/pretrain.py --data=SHARDS --baseline > bench.jsonl
+
+peak        matrix multiplication, the best of some sizes
+train       one optimiser step                 embed    the embeddings of one batch
+packaged    the embeddings of one batch by each of the weights that the package carries
+input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
+checkpoint  how long a save keeps the training loop waiting
+
+Train and embed run on one batch: of 101 drawn from --data (or made up with PTB-XL's beat counts and random beats) as
+training draws them or, to embed, at random, the one with the median share of padding. `share_of_peak` is of the matrix
+product that takes turns with them (`peak_gflop_per_second`), so that a slow spell of the machine hits both; FLOPs are
+those of valid beats by direct convolution (lvcg_jax/flops.py), of which some forms (lvcg_jax/conv1d.py) need fewer.
+`seconds` is the median over the turns of a call that follows its like; `compile_seconds` is what a compilation cache,
+if one is set, leaves of compiling; `process_memory_gib` is the high-water mark of the process from compiling to the end
+of the first call, and `program_memory_gib` what the compiled program itself asks for. With --baseline the plain modules
+(lvcg_jax/plain.py), padded to the largest number of beats, take turns with ours.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from jax.sharding import NamedSharding, PartitionSpec
+
+from data_prep import benchmark
+from data_prep.base.command import Parser, run_command
+from data_prep.base.errors import InputError
+from data_prep.base.progress import progress_bar
+from data_prep.corpora.corpus import Corpus, open_corpus
+from data_prep.dataset.builder import build
+from data_prep.dataset.shards import ShardSet
+from data_prep.ecg.preprocess import Preprocess
+from data_prep.synthetic_heart.records import write_corpus
+from lvcg_jax.bench.plain_model import make_plain_model, pad_batch, unknown_fields
+from lvcg_jax.bench.timing import Program, TrainProgram, take_turns
+from lvcg_jax.config.build import make_model, make_preprocess, make_subsets
+from lvcg_jax.config.files import read_config_file
+from lvcg_jax.data.batches import BatchMaker, check_batch_size, train_batches
+from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.model.flops import model_flops
+from lvcg_jax.runs import weights
+from lvcg_jax.runs.checkpoint import Checkpoints
+from lvcg_jax.runs.state import TrainState, create_state, make_optimizer
+from lvcg_jax.train.sharding import batch_sharding, make_mesh, replicated, state_sharding
+from lvcg_jax.train.steps import make_train_step
+
+# PTB-XL's training records with 6, 7, ... 20 intervals (peaks=vcg), in thousandths, and their mean.
+BEAT_COUNT_SHARES = (1, 1, 6, 26, 82, 141, 174, 164, 129, 91, 66, 42, 27, 17, 33)
+MEAN_BEATS = 13.3
+DRAWN_BATCHES = 101
+PEAK_PRODUCTS = 4  # matrix products of one timed call
+INPUT_BATCHES = 20  # batches of one repeat of the input part
+
+
+class RandomRecords:
+    """Stands in for a ShardSet: records of PTB-XL's beat counts with random beats."""
+
+    def __init__(self, preprocess: Preprocess, records: int = 4096):
+        rng, self.preprocess = np.random.default_rng(0), preprocess
+        shares = np.array(BEAT_COUNT_SHARES)
+        self.counts = np.minimum(rng.choice(np.arange(6, 21), records, p=shares / shares.sum()), preprocess.max_beats)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def read(self, numbers) -> list[dict]:
+        return [self._example(int(number)) for number in numbers]
+
+    def _example(self, number: int) -> dict:
+        rng, n = np.random.default_rng(number), self.counts[number]
+        beats = rng.normal(size=(n, 12, self.preprocess.beat_samples)).astype(np.float16)
+        complete = np.arange(n) % (n - 1) > 0
+        length = rng.integers(60, 120, n)
+        whole = {"lead_mask": 4095, "uid": number, "scale": np.full(12, 0.2, np.float32)}
+        return {"beats": beats, "length": length, "complete": complete} | whole
+
+
+class Drawn(NamedTuple):
+    """Record numbers of some batches, and the usual number of beats in one if training has set it."""
+
+    maker: BatchMaker
+    numbers: list[np.ndarray]
+    usual: int | None
+
+    def padding(self, numbers: np.ndarray) -> float:
+        """The share of a batch's encoder slots that no beat fills."""
+        maker = self.maker
+        counts = maker.shards.counts[numbers].reshape(maker.accumulate, maker.groups, -1)
+        return 1.0 - counts.sum() / (maker.capacity(counts, self.usual) * maker.accumulate * maker.groups)
+
+    def typical(self) -> dict[str, np.ndarray]:
+        """The batch with the median padding, arrays [a,g,...]."""
+        ordered = sorted(self.numbers, key=self.padding)
+        return self.maker(ordered[len(ordered) // 2], self.usual)
+
+
+class Bench:
+    """What the parts share: config, data, a typical batch, a fresh state, and the peak of this machine."""
+
+    def __init__(self, config, args: argparse.Namespace, folder: Path):
+        self.config, self.data, self.folder = config, args.data, folder
+        self.repeats, self.records, self.baseline, self.profile = (
+            args.repeats,
+            args.records,
+            args.baseline,
+            args.profile,
+        )
+        self.sizes = [int(size) for size in args.sizes.split(",")]
+        self.mesh = make_mesh(config)
+        self.groups, self.batch_size = self.mesh.shape["data"], config.data.batch_size
+        check_batch_size(self.batch_size, config.optim.accumulate, self.groups)
+        if self.data:
+            self.shards = ShardSet(self.data, "train")
+            found, wanted = self.shards.preprocess.beat_samples, config.preprocess.beat_samples
+            if found != wanted:
+                raise InputError(f"{self.data} has beats of {found} samples, the config wants {wanted}")
+            config.preprocess.update(self.shards.preprocess.to_dict())
+        else:
+            self.shards = RandomRecords(make_preprocess(config))
+        self.max_beats = config.preprocess.max_beats
+        self.models = {"ours": make_model(config)}
+        if self.baseline:
+            self.models["baseline"] = make_plain_model(config)
+
+    def maker(self, accumulate: int) -> BatchMaker:
+        return BatchMaker(self.shards, accumulate, self.groups, range(self.groups), self.config.data.pack)
+
+    def drawn(self, part: str) -> Drawn:
+        """Batches as training makes them, or any records together, as they come when all are embedded."""
+        maker = self.maker(self.config.optim.accumulate if part == "train" else 1)
+        if part == "train":
+            order = maker.order(self.batch_size, 0)
+            return Drawn(maker, [order[step] for step in range(DRAWN_BATCHES)], order.most_beats())
+        rng = np.random.default_rng(0)
+        return Drawn(maker, [rng.integers(len(self.shards), size=self.batch_size) for _ in range(DRAWN_BATCHES)], None)
+
+    def _init(self, seed: int) -> TrainState:
+        batch = {name: x[0] for name, x in BatchMaker(self.shards, 1, 1, [0], True)(np.zeros(1, int)).items()}
+        return create_state(self.config, self.models["ours"], make_optimizer(self.config), batch, self.max_beats, seed)
+
+    @cached_property
+    def shardings(self):
+        """Where the arrays of the state live."""
+        return state_sharding(self.mesh, jax.eval_shape(self._init, 0), self.config)
+
+    @cached_property
+    def state(self) -> TrainState:
+        """A fresh train state, of either model: they share their parameters."""
+        return jax.jit(self._init, out_shardings=self.shardings)(0)
+
+    @property
+    def variables(self) -> dict:
+        """What the state embeds with."""
+        return {"params": self.state.params, "batch_stats": self.state.batch_stats}
+
+    @cached_property
+    def peak(self) -> dict[str, float]:
+        """GFLOP/s of a matrix product in the model's compute type, rows spread over the devices: the best by size."""
+        seconds = take_turns({str(n): self.product(n) for n in self.sizes}, max(self.repeats, 5))
+        return {n: self.product_gflop(int(n)) / min(times) for n, times in seconds.items()}
+
+    def product(self, n: int) -> Callable[[], list[jax.Array]]:
+        """A call that multiplies matrices of this size, PEAK_PRODUCTS times."""
+        dtype, multiply = jnp.dtype(self.config.model.dtype), jax.jit(jnp.matmul)
+        rows = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
+        a = jax.device_put(jnp.ones((n * self.mesh.size, n), dtype), rows)
+        b = jax.device_put(jnp.ones((n, n), dtype), replicated(self.mesh))
+        return lambda: [multiply(a, b) for _ in range(PEAK_PRODUCTS)]
+
+    def product_gflop(self, n: int) -> float:
+        return 2e-9 * n**3 * self.mesh.size * PEAK_PRODUCTS
+
+    @cached_property
+    def synthetic_corpus(self) -> Corpus:
+        """Synthetic WFDB records at 100 Hz, in a folder that goes away at the end."""
+        write_corpus(self.folder / "raw", patients=-(-self.records // 5), records_per_patient=5, rate=100)
+        return open_corpus("synthetic", self.folder / "raw")
+
+    @cached_property
+    def synthetic_shards(self) -> Path:
+        """The synthetic records as shards."""
+        build(self.synthetic_corpus, self.folder / "data", make_preprocess(self.config), progress=False)
+        return self.folder / "data"
+
+
+def bench_peak(bench: Bench) -> dict:
+    return {"gflop_per_second": max(bench.peak.values()), "by_size": bench.peak}
+
+
+def bench_train(bench: Bench) -> dict:
+    config, accumulate = bench.config, bench.config.optim.accumulate
+    drawn = bench.drawn("train")
+    arrays = {"ours": drawn.typical()}
+    if bench.baseline:
+        micro = [{name: x[k] for name, x in arrays["ours"].items()} for k in range(accumulate)]
+        padded = [pad_batch(batch, bench.max_beats) for batch in micro]
+        arrays["baseline"] = jax.tree.map(lambda *x: np.stack(x), *padded)
+    tx, subsets, programs = make_optimizer(config), make_subsets(config), {}
+    for name, batch in arrays.items():
+        state = jax.tree.map(jnp.copy, bench.state)
+        step = make_train_step(bench.models[name], tx, config, subsets, bench.max_beats, bench.mesh, bench.shardings)
+        programs[name] = TrainProgram(step, state, jax.device_put(batch, batch_sharding(bench.mesh)))
+    return compare(bench, "train", drawn, programs, arrays)
+
+
+def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) -> Program:
+    """The embedding of a batch [g,...] by a model."""
+
+    def embed(variables, batch):
+        return model.apply(variables, batch, batch["lead_mask"], bench.max_beats, method="embed")
+
+    return Program(jax.jit(embed), variables, jax.device_put(batch, NamedSharding(bench.mesh, PartitionSpec("data"))))
+
+
+def bench_embed(bench: Bench) -> dict:
+    drawn = bench.drawn("embed")
+    arrays = {"ours": {name: x[0] for name, x in drawn.typical().items()}}
+    if bench.baseline:
+        arrays["baseline"] = pad_batch(arrays["ours"], bench.max_beats)
+    programs = {name: embed_program(bench, bench.models[name], bench.variables, x) for name, x in arrays.items()}
+    line = compare(bench, "embed", drawn, programs, arrays)
+    if bench.baseline:
+        line["several_batches"] = several_batches(bench, drawn)
+    return line
+
+
+def several_batches(bench: Bench, drawn: Drawn) -> dict:
+    """Different batches one after another, each new shape compiled; the plain model's are as long as their longest
+    record, as a short script would have it."""
+    programs, seconds = {name: {} for name in bench.models}, dict.fromkeys(bench.models, 0.0)
+    for numbers in progress_bar(drawn.numbers[: bench.repeats], desc="several batches", leave=False):
+        packed = {name: x[0] for name, x in drawn.maker(numbers).items()}
+        for name, known in programs.items():
+            batch = packed if name == "ours" else pad_batch(packed, int(packed["num_beats"].max()))
+            shape = batch["beats"].shape
+            if shape not in known:
+                known[shape] = embed_program(bench, bench.models[name], bench.variables, batch)
+            seconds[name] += take_turns({name: known[shape]}, 1)[name][0]
+    records, line = bench.repeats * bench.batch_size, {"batches": bench.repeats}
+    for name, known in programs.items():
+        compiling = sum(program.compile_seconds for program in known.values())
+        line[name] = {
+            "shapes": len(known),
+            "records_per_second": records / seconds[name],
+            "records_per_second_with_compiling": records / (seconds[name] + compiling),
+        }
+    for field in ("records_per_second", "records_per_second_with_compiling"):
+        line[f"ratio_{field}"] = line["ours"][field] / line["baseline"][field]
+    return line
+
+
+def bench_packaged(bench: Bench) -> dict:
+    """The embedding of a batch of made-up records by each of the weights that the package carries, in turns."""
+    programs = {}
+    for name in weights.names():
+        found = LVCG.load(name)
+        make = BatchMaker(RandomRecords(found.preprocess), 1, bench.groups, range(bench.groups), True)
+        batch = {field: x[0] for field, x in make(np.arange(bench.batch_size)).items()}
+        programs[name] = embed_program(bench, found.model, found.variables, batch)
+    seconds = take_turns(programs, bench.repeats, "packaged")
+    speed = {name: bench.batch_size / statistics.median(times) for name, times in seconds.items()}
+    slowest = min(speed.values())
+    return {"records_per_second": speed, "times_the_slowest": {name: x / slowest for name, x in speed.items()}}
+
+
+def compare(bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program], arrays: dict[str, dict]) -> dict:
+    """Runs the programs in turns; our fields, the mean padding of all drawn batches, and those of the baseline."""
+    best = int(max(bench.peak, key=bench.peak.get))
+    seconds = take_turns({"peak": bench.product(best), **programs}, bench.repeats, part)
+    peak = bench.product_gflop(best) / statistics.median(seconds["peak"])
+    if bench.profile:
+        with jax.profiler.trace(str(Path(bench.profile) / part)):
+            jax.block_until_ready(programs["ours"]())
+    flops = model_flops(bench.config, arrays["ours"]["num_beats"])[part]
+    lines = {name: programs[name].report(arrays[name], flops, seconds[name], peak) for name in programs}
+    padding = statistics.mean(float(drawn.padding(numbers)) for numbers in drawn.numbers)
+    line = lines.pop("ours") | {"padding_share_mean": padding, "peak_gflop_per_second": peak} | lines
+    if lines:
+        line["ratio"] = line["records_per_second"] / line["baseline"]["records_per_second"]
+    return line
+
+
+def bench_input(bench: Bench) -> dict:
+    """Reading, decoding and packing shuffled batches, as training does; on one core this is per CPU second."""
+    shards = ShardSet(bench.data or bench.synthetic_shards, "train")
+    maker = BatchMaker(shards, 1, bench.groups, range(bench.groups), bench.config.data.pack)
+    order = maker.order(bench.batch_size, 0)
+    batches = train_batches(maker, order, bench.config.data.prefetch, bench.config.data.threads)
+    wall, cpu = [], []
+    for _ in progress_bar(range(bench.repeats + 1), desc="input", leave=False):
+        before = time.perf_counter(), time.process_time()
+        for _ in range(INPUT_BATCHES):
+            next(batches)
+        wall.append(time.perf_counter() - before[0])
+        cpu.append(time.process_time() - before[1])
+    records = INPUT_BATCHES * bench.batch_size
+    speeds = {"second": records / statistics.median(wall[1:]), "cpu_second": records / statistics.median(cpu[1:])}
+    return {"source": shards.metadata["corpus"]} | {f"records_per_{unit}": speed for unit, speed in speeds.items()}
+
+
+def bench_prepare(bench: Bench) -> dict:
+    """Records of the synthetic corpus to one shard, beside a straightforward loop; see data_prep.benchmark."""
+    corpus = bench.synthetic_corpus
+    speed = benchmark.measure(corpus, corpus.refs[: bench.records], bench.folder, bench.repeats)
+    line = {"source": corpus.name, "records_per_cpu_second": speed["ours"]}
+    if bench.baseline:
+        line |= {"baseline": {"records_per_cpu_second": speed["naive"]}, "ratio": speed["ours"] / speed["naive"]}
+    return line
+
+
+def bench_checkpoint(bench: Bench) -> dict:
+    """How long save() keeps the loop (`stall_seconds`; the first one sets things up) and until all is on disk."""
+    checkpoints = Checkpoints(bench.folder / "run", bench.config, keep=1)
+    stalls, writes = [], []
+    for step in progress_bar(range(bench.repeats + 1), desc="checkpoint", leave=False):
+        before = time.perf_counter()
+        checkpoints.save(step, bench.state)
+        stalls.append(time.perf_counter() - before)
+        checkpoints.wait()
+        writes.append(time.perf_counter() - before)
+    checkpoints.close()
+    return {
+        "state_mib": sum(x.nbytes for x in jax.tree.leaves(bench.state)) / 2**20,
+        "first_stall_seconds": stalls[0],
+        "stall_seconds": statistics.median(stalls[1:]),
+        "write_seconds": statistics.median(writes[1:]),
+    }
+
+
+PARTS = {
+    "peak": bench_peak,
+    "train": bench_train,
+    "embed": bench_embed,
+    "packaged": bench_packaged,
+    "input": bench_input,
+    "prepare": bench_prepare,
+    "checkpoint": bench_checkpoint,
+}
+
+
+def machine(bench: Bench) -> dict:
+    """Where this was measured."""
+    device = jax.devices()[0]
+    return {
+        "device": device.device_kind,
+        "devices": jax.device_count(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "jax": jax.__version__,
+        "dtype": bench.config.model.dtype,
+        "batch_size": bench.batch_size,
+        "parameters": sum(x.size for x in jax.tree.leaves(bench.state.params)),
+    }
+
+
+def rounded(value):
+    """Floats at five significant digits, for reading."""
+    if isinstance(value, dict):
+        return {name: rounded(v) for name, v in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = Parser("bench", __doc__)
+    parser.add_argument("--config", default="configs/pretrain.py", help="config file, or a variant: FILE:smoke")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of them, in this order (default: all)")
+    parser.add_argument("--data", help="shards of data_prep.build, for train, embed and input (default: made up)")
+    parser.add_argument("--baseline", action="store_true", help="measure the plain modules too, and the ratio")
+    parser.add_argument("--batch_size", type=int, help="records a batch (default: the config's, 64)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed calls of each kind (default 5)")
+    parser.add_argument("--records", type=int, default=400, help="synthetic records of input and prepare (default 400)")
+    parser.add_argument("--sizes", default="1024,2048,3072", help="matrix sizes of the peak")
+    parser.add_argument("--profile", metavar="DIR", help="write a trace of one step and one embedding there")
+    args = parser.parse_args(argv)
+    parts = args.parts.split(",")
+    for part in parts:
+        if part not in PARTS:
+            raise InputError(f"--parts: unknown part '{part}', choose from {', '.join(PARTS)}")
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", args.sizes):
+        raise InputError(f"--sizes={args.sizes}: write whole numbers, for example --sizes=1024,2048")
+    if args.repeats < 1 or args.records < 5:
+        raise InputError("--repeats must be 1 or more, --records 5 or more")
+    logging.set_verbosity(logging.ERROR)  # the libraries' own chatter
+    config = read_config_file(args.config)
+    if args.baseline and config.geometry.learnable:
+        raise InputError("--baseline has no learnable geometry: choose a config with geometry.learnable=False")
+    if args.baseline and unknown_fields(config):
+        raise InputError(
+            f"--baseline is the paper's model, it has no {', '.join(unknown_fields(config))}: leave it out"
+        )
+    if args.batch_size is not None:
+        config.data.batch_size = args.batch_size
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(config, args, Path(folder))
+        for part in ("machine", *parts):
+            line = machine(bench) if part == "machine" else PARTS[part](bench)
+            print(json.dumps({"part": part} | rounded(line)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

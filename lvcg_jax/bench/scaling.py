@@ -1,0 +1,211 @@
+"""What a training step sends between devices, read off the compiled program, and what that means for many chips.
+
+    lvcg scaling --devices=8 --chips=256 --config=configs/pretrain.py
+
+Compiles the step as lowered for TPU, but for --devices virtual CPU devices (nothing runs), and lists its collectives.
+The second table is CALCULATED, not measured: weak scaling with the same number of records on every chip, from the FLOPs
+of the model, the bytes of the collectives, and the chip's speed, link speed and latency as given by flags.
+"""
+
+import argparse
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from data_prep.base.command import Parser, run_command
+from data_prep.base.errors import InputError
+from lvcg_jax.bench.__main__ import MEAN_BEATS
+from lvcg_jax.config.build import make_model, make_subsets
+from lvcg_jax.config.files import read_config_file
+from lvcg_jax.model.flops import model_flops
+from lvcg_jax.runs.state import create_state, make_optimizer
+from lvcg_jax.train.sharding import make_mesh, state_sharding
+from lvcg_jax.train.steps import make_train_step
+
+SIZES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+SMALL_BYTES = 65536  # collectives below are bound by latency, not by the link
+
+
+def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) -> dict[str, tuple]:
+    """The train step and the embedder for a mesh, each with the shapes of its arguments: (program, arguments).
+
+    A device of the data axis holds `rows` records in `slots` packed beats.
+    """
+    groups, beats, shape = mesh.shape["data"], config.preprocess.max_beats, jax.ShapeDtypeStruct
+    batch = {
+        "beats": shape((groups, slots, 12, config.preprocess.beat_samples), jnp.float16),
+        "length": shape((groups, slots), jnp.int32),
+        "complete": shape((groups, slots), jnp.bool_),
+        "num_beats": shape((groups, rows), jnp.int32),
+        "lead_mask": shape((groups, rows), jnp.int32),
+        "uid": shape((groups, rows), jnp.uint32),
+        "scale": shape((groups, rows, 12), jnp.float32),
+    }
+    model, tx = make_model(config), make_optimizer(config)
+    state = jax.eval_shape(lambda b: create_state(config, model, tx, b, beats, 0), batch)
+    shardings = state_sharding(mesh, state, config)
+    step = make_train_step(model, tx, config, make_subsets(config), beats, mesh, shardings)
+    micro_batches = jax.tree.map(lambda x: shape((1, *x.shape), x.dtype), batch)
+    variables = {"params": state.params, "batch_stats": state.batch_stats}
+    embed = jax.jit(
+        lambda variables, batch: model.apply(variables, batch, batch["lead_mask"], beats, method="embed"),
+        in_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))),
+    )
+    return {"train": (step, (state, micro_batches)), "embed": (embed, (variables, batch))}
+
+
+def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh):
+    """Compiles for the mesh's CPU devices what a TPU would be given: the forms that suit a CPU alone stay out."""
+    checks = (jax.export.DisabledSafetyCheck.platform(),)
+    exported = jax.export.export(step, platforms=("tpu",), disabled_checks=checks)(*arguments)
+    leaves, tree = jax.tree.flatten(arguments)
+    placed = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding or NamedSharding(mesh, PartitionSpec()))
+        for x, sharding in zip(leaves, exported.in_shardings_jax(mesh), strict=True)
+    ]
+    return jax.jit(exported.call).lower(*jax.tree.unflatten(tree, placed)).compile()
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective operation of a compiled program."""
+
+    kind: str
+    bytes: int  # of the whole array: what is reduced, or what everybody has in the end
+    devices: int  # that take part together
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each device sends on a ring."""
+        share = (self.devices - 1) / self.devices
+        return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
+
+
+def read_collectives(hlo: str) -> list[Collective]:
+    """The collectives in the text of a compiled program."""
+    found = []
+    for line in hlo.splitlines():
+        match = re.search(rf"= (.+?) ({'|'.join(KINDS)})(?:-start)?\(", line)
+        if not match:
+            continue
+        shapes, kind = match.groups()
+        size = sum(
+            SIZES[dtype] * math.prod(int(n) for n in dims.split(",") if n)
+            for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", shapes)
+        )
+        devices = _group_size(line)
+        if kind == "reduce-scatter":  # the text has the part that each device keeps
+            size *= devices
+        found.append(Collective(kind, size, devices))
+    return found
+
+
+def _group_size(line: str) -> int:
+    """How many devices take part: replica_groups={{0,1},{2,3}}, [2,2]<=[4] or mesh['x'=4,'y'=2] {'x'}."""
+    if match := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
+        return match.group(1).count(",") + 1
+    if match := re.search(r"replica_groups=\[\d+,(\d+)\]", line):
+        return int(match.group(1))
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
+        axes = dict(axis.split("=") for axis in match.group(1).split(","))
+        return math.prod(int(axes[name]) for name in match.group(2).split(","))
+    if "source_target_pairs" in line:
+        return 2
+    raise ValueError(f"which devices take part? {line.strip()[:200]}")
+
+
+def collective_table(found: Iterable[Collective]) -> list[str]:
+    """Markdown: the collectives by kind and size."""
+    lines = ["| collective | size | number | MB in all | MB that each device sends |", "|---|---|---|---|---|"]
+    found = list(found)
+    for kind in KINDS:
+        for words, small in (("large", False), (f"under {SMALL_BYTES // 1024} kB", True)):
+            some = [c for c in found if c.kind == kind and (c.bytes < SMALL_BYTES) == small]
+            if some:
+                total, sent = sum(c.bytes for c in some) / 1e6, sum(c.sent for c in some) / 1e6
+                lines.append(f"| {kind} | {words} | {len(some)} | {total:.3f} | {sent:.3f} |")
+    return lines
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the calculation needs to know of one chip."""
+
+    tflops: float  # peak of its matrix units, 10^12 FLOP/s
+    share: float  # of the peak that the model reaches
+    link_gbytes: float  # bytes/s a device can send, 10^9
+    latency_us: float  # of one small collective over all chips
+
+
+def weak_scaling(chip: Chip, gflop: float, found: Iterable[Collective], chips: Iterable[int], rows: int) -> list[str]:
+    """Markdown: time of a step and efficiency by the number of chips, nothing overlapped."""
+    found, compute = list(found), gflop / 1e3 / (chip.tflops * chip.share)
+    large = sum(c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind == "all-reduce") * 2 + sum(
+        c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind != "all-reduce"
+    )
+    small = sum(c.bytes < SMALL_BYTES for c in found)
+    lines = [
+        "| chips | records a step | compute ms | links ms | small collectives ms | efficiency | records/s needed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for n in chips:
+        link = large * (n - 1) / n / (chip.link_gbytes * 1e9) if n > 1 else 0.0
+        waiting = small * chip.latency_us * 1e-6 if n > 1 else 0.0
+        total = compute + link + waiting
+        times = " | ".join(f"{1e3 * t:.2f}" for t in (compute, link, waiting))
+        lines.append(f"| {n} | {n * rows:,} | {times} | {compute / total:.0%} | {n * rows / total:,.0f} |")
+    return lines
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser("scaling", __doc__)
+    parser.add_argument("--config", default="configs/pretrain.py", help="config file, or a variant: FILE:smoke")
+    parser.add_argument("--devices", type=int, default=8, help="virtual devices of the compiled step (default 8)")
+    parser.add_argument("--chips", type=int, default=256, help="calculate up to this many (default 256)")
+    parser.add_argument("--records", type=int, default=64, help="records on each chip (default 64)")
+    parser.add_argument("--shard_parameters", choices=("none", "data"), default="none", help="mesh.shard_parameters")
+    parser.add_argument("--tflops", type=float, default=275.0, help="peak of a chip, 1e12 FLOP/s (default 275)")
+    parser.add_argument("--share", type=float, default=0.3, help="share of it that the model reaches (default 0.3)")
+    parser.add_argument("--link_gbytes", type=float, default=50.0, help="GB/s a chip can send (default 50)")
+    parser.add_argument("--latency_us", type=float, default=20.0, help="of a small collective, microseconds")
+    args = parser.parse_args(argv)
+    for name in ("devices", "chips", "records", "tflops", "share", "link_gbytes"):
+        if getattr(args, name) <= 0:
+            raise InputError(f"--{name} must be above 0")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", args.devices)
+    config = read_config_file(args.config)
+    config.mesh.shard_parameters = args.shard_parameters
+    slots = round(args.records * MEAN_BEATS)
+    mesh = make_mesh(config)
+    step, arguments = abstract_programs(config, mesh, args.records, slots)["train"]
+    found = read_collectives(compile_as_for_tpu(step, arguments, mesh).as_text())
+    parameters = sum(x.size for x in jax.tree.leaves(arguments[0].params))
+    counts = np.full(args.records, slots / args.records)
+    gflop = model_flops(config, counts)["train"] / 1e9
+    chip = Chip(args.tflops, args.share, args.link_gbytes, args.latency_us)
+    print(f"{parameters:,} parameters, {args.records} records a device, shard_parameters={args.shard_parameters}\n")
+    print(f"Collectives of one compiled step on {args.devices} devices:\n")
+    print("\n".join(collective_table(found)))
+    print(f"\nCalculated: {gflop:,.0f} GFLOP a step and chip, {chip.share:.0%} of {chip.tflops:g} TFLOP/s reached,")
+    print(f"{chip.link_gbytes:g} GB/s a link, {chip.latency_us:g} us for a small collective, nothing overlapped:\n")
+    sizes = [n for n in (1, 4, 16, 64, 256, 1024, 4096) if n < args.chips] + [args.chips]
+    print("\n".join(weak_scaling(chip, gflop, found, sizes, args.records)))
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,80 @@
+"""Timing compiled programs: calls that take turns, what compiling took, how much memory was needed."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from data_prep.base.memory import peak_memory
+from data_prep.base.progress import progress_bar
+from lvcg_jax.train.compiled import compile_program
+
+
+def take_turns(calls: dict[str, Callable[[], object]], repeats: int, name: str = "") -> dict[str, list[float]]:
+    """Wall seconds of each call. They take turns, so that a slow spell hits all.
+
+    In its turn each is called twice and timed the second time, when caches and freed memory are its own: that is how a
+    step follows another in training.
+    """
+    seconds = {key: [] for key in calls}
+    for _ in progress_bar(range(repeats), desc=name, leave=False, disable=not name):
+        for key, call in calls.items():
+            jax.block_until_ready(call())
+            before = time.perf_counter()
+            jax.block_until_ready(call())
+            seconds[key].append(time.perf_counter() - before)
+    return seconds
+
+
+def reset_peak_memory() -> None:
+    """Starts a new high-water mark of this process's memory, where the system allows it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+class Program:
+    """A jitted function compiled for its arguments, with what compiling took."""
+
+    def __init__(self, function, *arguments):
+        reset_peak_memory()
+        before = time.perf_counter()
+        self.compiled = compile_program(function, *arguments)
+        self.compile_seconds = time.perf_counter() - before
+        self.arguments = arguments
+        jax.block_until_ready(self())
+        self.process_memory = peak_memory()
+
+    def __call__(self):
+        return self.compiled(*self.arguments)
+
+    def report(self, batch: dict, flops: int, seconds: list[float], peak: float) -> dict[str, float]:
+        """The fields of a line; batch arrays are [g,...] or [a,g,...]."""
+        memory = self.compiled.memory_analysis()
+        program = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        beats, slots, median = int(batch["num_beats"].sum()), batch["length"].size, statistics.median(seconds)
+        return {
+            "records_per_second": batch["num_beats"].size / median,
+            "seconds": median,
+            "seconds_min": min(seconds),
+            "beats": beats,
+            "slots": slots,
+            "padding_share": 1.0 - beats / slots,
+            "gflop": flops / 1e9,
+            "share_of_peak": flops / 1e9 / median / peak,
+            "compile_seconds": self.compile_seconds,
+            "process_memory_gib": self.process_memory,
+            "program_memory_gib": (program - memory.alias_size_in_bytes) / 2**30,
+        }
+
+
+class TrainProgram(Program):
+    """A training step that goes on from its own state."""
+
+    def __call__(self):
+        state, batch = self.arguments
+        state, metrics, _ = self.compiled(state, batch)
+        self.arguments = state, batch
+        return state, metrics

@@ -1,0 +1,1 @@
+"""Configs: files, fields, and what a config describes."""

@@ -1,0 +1,100 @@
+"""The fields of a config by their flat names, what each may be, and which may change between two starts of a run."""
+
+import json
+
+from ml_collections import ConfigDict
+
+from data_prep.base.errors import InputError
+from lvcg_jax.model.pooling import check_statistics
+
+# Fields that may change when a run is resumed: they do not touch what is computed.
+FREE_FIELDS = (
+    "data.dir",
+    "data.prefetch",
+    "data.threads",
+    "train.log_every",
+    "train.validate_every",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+    "model.scan_unroll",
+    "model.remat",
+    "mesh.model",
+    "mesh.shard_parameters",
+    "mesh.shard_min_size",
+)
+# Fields that runs from before they existed lack, and the values that those runs had: the paper's.
+LATER_FIELDS = {
+    "geometry.most_visible": None,
+    "model.space": "vcg",
+    "model.token_scope": "beat",
+    "model.decoder_passes": "one",
+    "model.dynamics": "learned",
+    "model.dynamics_input": "predicted",
+    "model.dynamics_layers": 1,
+    "model.unroll": "record",
+    "model.rhythm_unit": "seconds",
+    "model.rhythm_steps": "seconds",
+    "model.rhythm_positions": 0,
+    "model.structure": "mean",
+    "model.lead_sizes": False,
+    "model.embedding_norm": False,
+    "model.stitch": False,
+    "model.refine": 0,
+    "model.padding": "ignored",
+    "model.remat": False,
+    "loss.ecg_source": "predicted",
+    "loss.vcg_source": "encoded",
+    "loss.lambda_base": 0.0,
+    "loss.lambda_view": 0.0,
+    "optim.decay": "kernels",
+    "train.start_from": "",
+}
+# The words that a field may be.
+CHOICES = {
+    "model.space": ("vcg", "ecg"),
+    "model.token_scope": ("beat", "axis"),
+    "model.decoder_passes": ("one", "apart"),
+    "model.dynamics": ("learned", "zero", "none"),
+    "model.dynamics_input": ("predicted", "encoded"),
+    "model.unroll": ("record", "batch"),
+    "model.rhythm_intervals": ("complete", "all"),
+    "model.rhythm_unit": ("seconds", "samples"),
+    "model.rhythm_steps": ("seconds", "relative"),
+    "model.norm": ("batch", "layer"),
+    "model.padding": ("ignored", "counted"),
+    "loss.reduction": ("sum", "mean", "mixed"),
+    "loss.ecg_source": ("predicted", "both"),
+    "loss.vcg_source": ("encoded", "predicted"),
+    "optim.decay": ("kernels", "all"),
+    "optim.schedule": ("cosine", "constant"),
+}
+
+
+def flatten(config: ConfigDict) -> dict[str, object]:
+    """{'optim.learning_rate': 5e-4, ...}, with tuples as lists, as JSON has them."""
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, ConfigDict):
+            flat.update({f"{key}.{inner}": v for inner, v in flatten(value).items()})
+        else:
+            flat[key] = json.loads(json.dumps(value))
+    return flat
+
+
+def check_choices(config: ConfigDict) -> None:
+    """An InputError for a field with a word that it cannot be, or fields that do not go together."""
+    fields = flatten(config)
+    for name, choices in CHOICES.items():
+        if fields[name] not in choices:
+            raise InputError(f"{name} is '{fields[name]}': choose {', '.join(choices[:-1])} or {choices[-1]}")
+    model, loss = config.model, config.loss
+    check_statistics(model.structure)
+    if model.dynamics_input == "encoded" and model.dynamics != "learned":
+        raise InputError("model.dynamics_input='encoded' needs model.dynamics='learned'")
+    if loss.ecg_source == "both" and (loss.vcg_source != "encoded" or model.stitch):
+        raise InputError("loss.ecg_source='both' needs loss.vcg_source='encoded' and no model.stitch")
+    if model.dynamics != "learned" and model.state_dim != model.token_dim:
+        sizes = f"state_dim {model.state_dim} and token_dim {model.token_dim}"
+        raise InputError(f"model.dynamics='{model.dynamics}' has no read-out: {sizes} must be the same")
+    if 0 < model.rhythm_positions < config.preprocess.max_beats:
+        raise InputError(f"model.rhythm_positions must be 0 or preprocess.max_beats={config.preprocess.max_beats}")

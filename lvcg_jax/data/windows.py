@@ -1,0 +1,131 @@
+"""Windows of beats on their way to the model: from shards or raw records, and packed into batches of one shape.
+
+A window is a dict with the features of a shard example (see data_prep/shards.py) and
+    labels         {task: class names}             visible   bit mask of the leads that the model may see
+    start_seconds  of the window in its record     split     '' where there is none
+    signal         float32 [12,T], of raw records
+
+Axis letters: g group (always one here), m packed slot, r record row, n beat, l lead, p sample.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.base.lottery import split_of_patient
+from data_prep.corpora.corpus import Corpus
+from data_prep.dataset.one_shard import Job, examine
+from data_prep.dataset.shards import ShardSet, read_metadata, uid_of
+from data_prep.ecg.leads import LEADS, canonical, lead_mask, mask_leads, parse_leads
+from data_prep.ecg.preprocess import Preprocess
+from data_prep.ecg.record import RecordRef, Waveform
+from data_prep.formats.wfdb_files import MILLIVOLTS, to_millivolts
+
+READ_CHUNK = 64  # examples of one read
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A record, or one window of it, that has no embedding, and why."""
+
+    record_id: str
+    window: int | None  # None: the whole record
+    reason: str
+
+
+def shard_windows(
+    shards: ShardSet, done: Callable[[], object] = lambda: None, numbers: Sequence[int] | None = None
+) -> Iterator[dict]:
+    """The examples of a split with these numbers, or every one in shard order; `done` hears of each."""
+    numbers = range(len(shards)) if numbers is None else numbers
+    step = round(shards.preprocess.seconds * shards.preprocess.rate) / shards.preprocess.rate
+    for first in range(0, len(numbers), READ_CHUNK):
+        for example in shards.read(numbers[first : first + READ_CHUNK]):
+            yield example | {
+                "labels": json.loads(example["labels"]),
+                "split": shards.split,
+                "start_seconds": example["window"] * step,
+                "visible": example["lead_mask"],
+            }
+            done()
+
+
+def dataset_windows(data: str | Path, splits: Sequence[str] | None = None) -> Iterator[dict]:
+    """Every example of these splits of a data set (default: all), split by split."""
+    for split in splits or read_metadata(data)["splits"]:
+        yield from shard_windows(ShardSet(data, split))
+
+
+def corpus_windows(
+    corpus: Corpus, preprocess: Preprocess, failures: list[Failure], done: Callable[[], object] = lambda: None
+) -> Iterator[dict]:
+    """All windows of raw records, prepared and judged exactly as data_prep.build does; bad records go to `failures`.
+
+    Records of a labelled corpus without splits are split as a build would. `done` hears of every record.
+    """
+    job = Job(Path(), preprocess, windows="all", store_signal=False)
+    for ref in corpus.refs:
+        patient = ref.patient_id or ref.record_id
+        split = ref.split or (split_of_patient(patient) if corpus.tasks else "")
+        outcome = examine(corpus, ref, job)
+        if not outcome.windows:
+            failures.append(Failure(ref.record_id, None, outcome.reason))
+        for window in outcome.windows:
+            names = ("beats", "start", "length", "complete", "scale", "lead_mask", "window", "signal", "start_seconds")
+            yield {name: getattr(window, name) for name in names} | {
+                "record_id": ref.record_id,
+                "patient_id": patient,
+                "split": split,
+                "labels": ref.labels,
+                "defects": ";".join(window.defects),
+                "uid": uid_of(ref.record_id, window.window),
+                "visible": window.lead_mask,
+            }
+        done()
+
+
+def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name: str) -> Corpus:
+    """One record in memory, [samples, leads] with its rate, lead names and unit, as a corpus of one record."""
+    names = leads.split(",") if isinstance(leads, str) else [str(lead) for lead in leads]
+    for lead in names:
+        if canonical(lead) is None:
+            parse_leads(lead)  # raises, and says what may have been meant
+    signal = np.asarray(signal)
+    if signal.ndim == 1 and len(names) == 1:
+        signal = signal[:, None]
+    if signal.ndim != 2 or signal.shape[1] != len(names) or signal.dtype.kind not in "fiu":
+        turned = signal.ndim == 2 and signal.shape[0] == len(names)
+        hint = "; it is the other way round: give signal.T" if turned else ""
+        found = f"{name} is {signal.dtype} of shape {signal.shape} and {len(names)} leads are named"
+        raise InputError(f"{found}: signal must be [samples, leads], numbers with a lead name for each column{hint}")
+    try:
+        rate = float(fs)
+    except (TypeError, ValueError):
+        rate = np.nan
+    if not 1 <= rate <= 1e5:
+        raise InputError(f"{name}: fs={fs!r} is no sampling rate from 1 to 100000 Hz")
+    if str(unit).lower() not in MILLIVOLTS:
+        raise InputError(f"{name}: unit={unit!r} is no voltage: give 'mV', 'uV' or 'V'")
+    in_mv, names = to_millivolts(signal.astype(np.float32), names, [str(unit)] * len(names), name)
+    wave = Waveform(in_mv, rate, names)
+    return Corpus("memory", "", {}, [RecordRef(name, name, None, {}, "")], "none given", read=lambda ref: wave)
+
+
+def show_only(windows: Iterable[dict], leads: Sequence[str], failures: list[Failure]) -> Iterator[dict]:
+    """Hides all leads but these from the model; a window that has none of them goes to `failures`."""
+    mask = lead_mask(np.isin(LEADS, leads))
+    for window in windows:
+        if window["visible"] & mask:
+            yield window | {"visible": window["visible"] & mask}
+        else:
+            reason = f"it has none of the leads {', '.join(leads)}: usable are {', '.join(lead_names(window))}"
+            failures.append(Failure(window["record_id"], window["window"], reason))
+
+
+def lead_names(window: dict) -> list[str]:
+    """The leads that the model may see."""
+    return [lead for lead, shown in zip(LEADS, mask_leads(window["visible"]), strict=True) if shown]

@@ -1,0 +1,1 @@
+"""Embeddings of any ECG by a trained model."""

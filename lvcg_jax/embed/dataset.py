@@ -1,0 +1,139 @@
+"""Embedding tables of whole data sets, folders and files."""
+
+import csv
+import itertools
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from data_prep.base.errors import InputError
+from data_prep.base.progress import progress_bar
+from data_prep.corpora.corpus import Corpus
+from data_prep.dataset.shards import ShardSet, read_metadata
+from data_prep.ecg.record import RecordRef
+from data_prep.formats.any_file import read_file
+from lvcg_jax import __version__
+from lvcg_jax.data.entries import list_entries
+from lvcg_jax.data.windows import Failure, corpus_windows, shard_windows, show_only
+from lvcg_jax.embed.lvcg import LVCG, join_parts
+from lvcg_jax.embed.table import Table, record_rows, window_table
+
+
+def embed_dataset(
+    model: LVCG,
+    data: str | Path,
+    *,
+    splits: Sequence[str] | None = None,
+    failures: list[Failure] | None = None,
+    progress: bool = True,
+    limit: int | None = None,
+    **options,
+) -> Table:
+    """The embedding table of these splits of a data set (default: all); options: those of `embed_table`.
+
+    What cannot be embedded goes to `failures`; without such a list it is an error. At most `limit` windows of each
+    split, drawn by patient as `list_entries` does.
+    """
+    metadata, found = read_metadata(data), [] if failures is None else failures
+    sets = [ShardSet(data, split) for split in splits or metadata["splits"]]
+    for shards in sets:
+        shards.require_preprocess(model.preprocess)
+    chosen = [range(len(s)) if limit is None else [e.index for e in list_entries([s], limit)] for s in sets]
+    with progress_bar(total=sum(map(len, chosen)), unit="rec", disable=not progress) as bar:
+        parts = zip(sets, chosen, strict=True)
+        windows = itertools.chain.from_iterable(shard_windows(shards, bar.update, numbers) for shards, numbers in parts)
+        table = embed_table(model, windows, metadata["tasks"], found, **options)
+    return table if failures is not None else _complete(table, found)
+
+
+def embed_corpus(
+    model: LVCG, corpus: Corpus, *, failures: list[Failure] | None = None, progress: bool = True, **options
+) -> Table:
+    """The embedding table of raw records, of all windows of each; arguments as for embed_dataset."""
+    found = [] if failures is None else failures
+    with progress_bar(total=len(corpus.refs), unit="rec", disable=not progress) as bar:
+        windows = corpus_windows(corpus, model.preprocess, found, bar.update)
+        table = embed_table(model, windows, corpus.tasks, found, **options)
+    return table if failures is not None else _complete(table, found)
+
+
+def embed_table(
+    model: LVCG,
+    windows: Iterable[dict],
+    tasks: dict[str, Sequence[str]],
+    failures: list[Failure],
+    leads: Sequence[str] | None = None,
+    rows: str = "window",
+    tokens: bool = False,
+) -> Table:
+    """The table of these windows.
+
+    `leads` hides all others from the model (beats stay where all leads put them); `rows` is 'window' or 'record' (see
+    table.record_rows); `tokens` also keeps the beat tokens.
+    """
+    if leads:
+        windows = show_only(windows, leads, failures)
+    kept, outputs = model.embed_windows(windows, tokens=tokens)
+    if not kept:
+        count, first = len({failure.record_id for failure in failures}), failures[0]
+        raise InputError(f"no embedding for any of {count} records; {first.record_id}: {first.reason}")
+    metadata = {
+        "checkpoint": model.checkpoint,
+        "preprocess_hash": model.preprocess.hash(),
+        "tasks": json.dumps({task: list(names) for task, names in tasks.items()}),
+        "rows": rows,
+        "package": f"lvcg-jax {__version__}",
+    }
+    table = window_table(kept, join_parts(outputs), model.part_sizes, metadata)
+    table.extra |= model.lead_facts(kept)
+    table.tokens = outputs.get("tokens")
+    return record_rows(table) if rows == "record" else table
+
+
+def _complete(table: Table, failures: list[Failure]) -> Table:
+    for failure in failures:
+        raise InputError(f"record {failure.record_id} has no embedding: {failure.reason}")
+    return table
+
+
+def file_corpus(path: str, rate: float | None, unit: str | None, leads: str | None) -> Corpus:
+    """One file of any kind that this project reads, as a corpus of one record."""
+    if not any(Path(f"{path}{suffix}").is_file() for suffix in ("", ".hea", ".dat", ".mat")):
+        raise InputError(f"no record file {path}")
+    names = leads.split(",") if leads else None
+    flags = {"rate": rate, "unit": unit, "lead_names": names}
+
+    def read(ref: RecordRef):
+        try:
+            return read_file(ref.path, ref.record_id, rate, unit, names)
+        except InputError as error:
+            absent = [f"--{name}" for name, value in flags.items() if value is None]
+            hint = f" (for one file: {', '.join(absent)})" if "is not known" in str(error) else ""
+            raise InputError(f"{error}{hint}") from None
+
+    stem = Path(path).stem
+    return Corpus("file", "", {}, [RecordRef(stem, stem, None, {}, path)], "none given", read=read)
+
+
+def write_failures(out: str, failures: list[Failure]) -> str | None:
+    """OUT.failures.csv, or none if nothing failed; returns its name."""
+    path = Path(f"{out}.failures.csv")
+    if not failures:
+        path.unlink(missing_ok=True)
+        return None
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("record_id", "window", "reason"))
+        writer.writerows((f.record_id, "" if f.window is None else f.window, f.reason) for f in failures)
+    return str(path)
+
+
+def check_place(out: Path) -> None:
+    """Makes the folder of a table to be written, so that nobody learns only after the work that it cannot be."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out={out}: cannot write there ({error.strerror})") from None
+    if out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise InputError(f"--out={out}: cannot write there ({'a folder' if out.is_dir() else 'no permission'})")

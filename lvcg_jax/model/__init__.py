@@ -1,0 +1,1 @@
+"""The network and its objective, as functions of a batch."""

@@ -1,0 +1,1 @@
+"""Operations written by hand where the library's are slow."""

@@ -1,0 +1,45 @@
+"""Which leads of a record are visible in a training step: drawn per record and step, never by place in the batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_prep.ecg.leads import LEADS
+
+_BITS = 1 << np.arange(len(LEADS))
+
+
+def visible_leads(mask: jax.Array) -> jax.Array:
+    """Lead bit masks [...] -> booleans [...,12]."""
+    return (mask[..., None] & _BITS) != 0
+
+
+def record_keys(key: jax.Array, uid: jax.Array) -> jax.Array:
+    """One random key for each record uid (uint32) [...]."""
+    return jax.vmap(lambda u: jax.random.fold_in(key, u))(uid.reshape(-1)).reshape(uid.shape)
+
+
+def draw_views(
+    key: jax.Array, uid: jax.Array, available: jax.Array, subsets: np.ndarray, num_visible: int
+) -> jax.Array:
+    """Visible lead bit mask of each record [...], from the `subsets` [s] that its available leads allow.
+
+    Uniform if all have the same number of leads; else every number comes as often, if all leads are there.
+
+    A record whose leads allow none of them shows `num_visible` random leads of those it has, or all if it has fewer.
+    """
+    subsets = jnp.asarray(subsets, jnp.int32)
+    size = jax.lax.population_count(subsets)
+    rivals = jnp.bincount(size, length=len(LEADS) + 1)[size].astype(jnp.float32)  # [s] subsets of the same size
+
+    def draw(record_key, leads):
+        subset_key, lead_key = jax.random.split(record_key)
+        allowed = (subsets & ~leads) == 0
+        score = jnp.where(allowed, rivals * jnp.log(jax.random.uniform(subset_key, subsets.shape)), -jnp.inf)
+        has = (leads & _BITS) != 0
+        ticket = jnp.where(has, jax.random.uniform(lead_key, (len(LEADS),)), -1.0)
+        chosen = has & (ticket >= jnp.sort(ticket)[-num_visible])
+        return jnp.where(allowed.any(), subsets[jnp.argmax(score)], jnp.sum(jnp.where(chosen, _BITS, 0)))
+
+    keys = record_keys(key, uid)
+    return jax.vmap(draw)(keys.reshape(-1), available.reshape(-1)).reshape(available.shape).astype(jnp.int32)

@@ -1,0 +1,1 @@
+"""How much a frozen embedding knows: linear probes, fine-tuning, controls."""

@@ -1,0 +1,385 @@
+"""Fits classifiers to label subsets and judges them on the test split, the same way for every model and protocol.
+
+A fit is a callable fit(rows, y, val, y_val, test, seed) that returns the scores of the validation rows [m,c] and of the
+test rows [m,c], and the setting that validation chose. `fit.seeded` says whether the seed changes a fit to the same
+rows; `fit.limit` is the number of epochs after which it stops at the latest, or None.
+
+Axis letters: m row or record, c class, r resample, k fit of a model, s seed.
+"""
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.base.progress import progress_bar
+from data_prep.base.words import SPLITS, list_some
+from lvcg_jax.embed.table import Table
+from lvcg_jax.probe import linear
+from lvcg_jax.probe.labels import label_subsets, task_of
+from lvcg_jax.stats import bootstrap
+from lvcg_jax.stats.auroc import (
+    auroc,
+    best_f1_threshold,
+    bootstrap_auroc,
+    bootstrap_f1,
+    f1_always_yes,
+    f1_score,
+    macro_of_resamples,
+)
+
+LINEAR_PROTOCOLS = ("ridge", *linear.ADAM_SETTINGS)
+PROTOCOLS = (*LINEAR_PROTOCOLS, "finetune")
+Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are averaged in the result
+
+
+class LinearFit:
+    """A linear classifier on stored features [m,d]; see evaluate.py."""
+
+    def __init__(
+        self,
+        features: np.ndarray,
+        protocol: str,
+        strengths: Sequence[float] = linear.STRENGTHS,
+        parts: Sequence[int] | None = None,
+    ):
+        self.features = features
+        self.seeded = protocol != "ridge"
+        self._options = linear.ADAM_SETTINGS[protocol] if self.seeded else {"strengths": strengths, "parts": parts}
+        self._fit = linear.fit_adam if self.seeded else linear.fit_ridge
+        self.limit = self._options.get("epochs")
+
+    def __call__(self, rows, y, val, y_val, test, seed):
+        x = self.features
+        linear, setting = self._fit(x[rows], y, x[val], y_val, seed, **self._options)
+        return linear(x[val]), linear(x[test]), setting
+
+
+def linear_fits(
+    features_by_model: Mapping[str, Features],
+    rows: int,
+    protocol: str,
+    strengths: Sequence[float] = linear.STRENGTHS,
+    parts: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, list[LinearFit]]:
+    """The fits of each model, once its features are found to be usable; `parts` are the sizes of a model's parts."""
+    if protocol not in LINEAR_PROTOCOLS:
+        raise InputError(f"unknown protocol '{protocol}' for stored features; choose {', '.join(LINEAR_PROTOCOLS)}")
+    if not features_by_model:
+        raise InputError("a probe needs the features of one model at least")
+    fits = {}
+    for name, features in features_by_model.items():
+        several = [features] if isinstance(features, np.ndarray) else list(features)
+        for x in several:
+            if x.ndim != 2 or len(x) != rows:
+                raise InputError(f"'{name}': features {x.shape} do not match {rows} rows of labels")
+            sizes = (parts or {}).get(name)
+            if sizes and sum(sizes) != x.shape[1]:
+                raise InputError(f"'{name}': parts of {list(sizes)} are not the {x.shape[1]} features")
+            if not np.isfinite(x).all():
+                raise InputError(f"'{name}': {int((~np.isfinite(x)).any(1).sum())} rows are not finite")
+        fits[name] = [LinearFit(x, protocol, strengths, (parts or {}).get(name)) for x in several]
+    return fits
+
+
+def probe(
+    features_by_model: Mapping[str, Features],
+    labels: np.ndarray,
+    groups: np.ndarray,
+    splits: np.ndarray,
+    fractions: Sequence[float] = (0.01, 0.1, 1.0),
+    seeds: int = 3,
+    protocol: str = "ridge",
+    *,
+    class_names: Sequence[str] | None = None,
+    strengths: Sequence[float] = linear.STRENGTHS,
+    parts: Mapping[str, Sequence[int]] | None = None,
+    **options,
+) -> dict:
+    """Probes stored features {name: [m,d] or several of them}; the first model is in question, the others are controls.
+
+    parts {name: sizes}, if a model's features come in parts.
+    labels bool [m,c], groups [m] patient ids, splits [m] of train / validation / test; more options and the result:
+    `evaluate`.
+    """
+    labels, groups, splits = np.asarray(labels), np.asarray(groups).astype(str), np.asarray(splits).astype(str)
+    if len({len(labels), len(groups), len(splits)}) > 1:
+        raise InputError(f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits do not match")
+    names = [f"class_{c}" for c in range(labels.shape[1])] if class_names is None else class_names
+    fits = linear_fits(features_by_model, len(labels), protocol, strengths, parts)
+    return evaluate(fits, labels, groups, splits, fractions, seeds, protocol, class_names=names, **options)
+
+
+def probe_task(features_by_model: Mapping[str, Features], table: Table, task: str, **options) -> dict:
+    """Probes one task of a table on the rows labelled for it; features are in the table's row order."""
+    found = task_of(table, task)
+    chosen = {
+        name: x[found.rows] if isinstance(x, np.ndarray) else [one[found.rows] for one in x]
+        for name, x in features_by_model.items()
+    }
+    options = {"class_names": found.classes, "records": found.records} | options
+    return {"task": task} | probe(chosen, found.labels, found.patients, found.splits, **options)
+
+
+class Predictions:
+    """Test scores of the first model with the most labels, seed 0, as probabilities: a CSV row for each record."""
+
+    def __init__(self):
+        self._rows: dict[str, dict[str, str]] = {}
+        self._columns: list[str] = []
+
+    def listener(self, task: str, model: str, fraction: float) -> Callable:
+        """Keeps what `evaluate` tells of that model and fraction."""
+
+        def on_scores(name, share, seed, records, classes, scores):
+            if (name, share, seed) != (model, fraction, 0):
+                return
+            columns = [f"{task}:{c}" for c in classes]
+            self._columns += columns
+            for record, row in zip(records, scores, strict=True):
+                cells = zip(columns, (f"{1 / (1 + np.exp(-np.clip(x, -700, 700))):.9g}" for x in row), strict=True)
+                self._rows.setdefault(str(record), {"record_id": str(record)}).update(cells)
+
+        return on_scores
+
+    def save(self, path: str | Path) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, ["record_id", *self._columns], restval="")
+            writer.writeheader()
+            writer.writerows(self._rows[record] for record in sorted(self._rows))
+
+
+def part_features(table: Table, name: str) -> dict[str, np.ndarray]:
+    """{'NAME: structure only': [m,256], ...}: each part of an embedding alone."""
+    return {f"{name}: {part} only": table.embedding[:, columns] for part, columns in table.part_columns.items()}
+
+
+@dataclass(frozen=True)
+class Subset:
+    """The training rows of one fraction of the labels, and the classes that can be learnt from them and scored."""
+
+    fraction: float
+    rows: list[np.ndarray]  # of each seed
+    learnt: np.ndarray  # bool [classes]: both outcomes in the rows of every seed
+    used: np.ndarray  # bool [classes]: and in the test split
+    names: list[str]  # of the classes used
+
+
+@dataclass(frozen=True)
+class Run:
+    """One fit, judged: its test scores by record [m,c], values by class [c] and by resample [r,c]; NaN: undefined."""
+
+    setting: float | int
+    scores: np.ndarray
+    auroc: np.ndarray
+    auroc_resampled: np.ndarray
+    f1: np.ndarray
+    f1_resampled: np.ndarray
+
+
+class Study:
+    """Labels, patients and splits of one task; rows of one record are scored together, by the mean of their scores."""
+
+    def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples):
+        _check(labels, groups, splits, names, fractions, seeds)
+        self.labels, self.names, self.resamples, self.notes = labels.astype(bool), names, resamples, []
+        self.rows = {split: np.flatnonzero(splits == split) for split in SPLITS}
+        self._both = {split: _both_outcomes(self.labels[rows]) for split, rows in self.rows.items()}
+        both = self._both
+        if not (both["train"] & both["test"]).any() or not (both["train"] & both["validation"]).any():
+            where = "positive and negative rows in the train, validation and test splits"
+            raise InputError(f"no class has {where} ({list_some(names)}); choose another task or split")
+        for split in SPLITS:
+            effect = "not used to choose" if split == "validation" else "left out of the macro AUROC"
+            if not both[split].all():
+                one_sided = list_some(_select(names, ~both[split]))
+                self.notes.append(f"{one_sided}: no positive or no negative row in the {split} split, {effect}")
+        blind = _select(names, both["test"] & ~self.labels[self.rows["validation"]].any(0))
+        if blind:
+            self.notes.append(f"{list_some(blind)}: no positive validation row to choose a threshold by, no F1")
+        self._record_number, self.record_labels = {}, {}
+        for split in SPLITS[1:]:
+            rows = self.rows[split]
+            self.records, first, self._record_number[split] = np.unique(
+                records[rows], return_index=True, return_inverse=True
+            )
+            self.record_labels[split], self.patients = self.labels[rows][first], groups[rows][first]
+        train = self.rows["train"]
+        self._subsets = [label_subsets(groups[train], self.labels[train], fractions, seed) for seed in range(seeds)]
+
+    def subset(self, fraction: float) -> Subset | None:
+        """The rows of a fraction, with a note on everything special; None if nothing can be learnt and scored."""
+        train, share = self.rows["train"], f"{fraction:.4g} of the labels"
+        rows = [train[subset[fraction]] for subset in self._subsets]
+        learnt = np.all([_both_outcomes(self.labels[r]) for r in rows], axis=0)
+        used = self._both["test"] & learnt
+        lost = _select(self.names, self._both["train"] & self._both["test"] & ~used)
+        if lost:
+            self.notes.append(f"{share}: {list_some(lost)} has one outcome only in a subset, left out")
+        if not used.any() or not (self._both["validation"] & learnt).any():
+            self.notes.append(f"{share}: no class can be learnt and scored, no result")
+            return None
+        sizes = [len(r) for r in rows]
+        if min(sizes) < len(self.names):
+            self.notes.append(f"{share}: {min(sizes)} training rows for {len(self.names)} classes")
+        if max(sizes) > 1.2 * fraction * len(train) + 1:
+            self.notes.append(f"{share}: {max(sizes)} rows drawn so that each class has a positive")
+        return Subset(float(fraction), rows, learnt, used, _select(self.names, used))
+
+    def runs(self, fit: Callable, subset: Subset) -> Iterator[Run]:
+        """One run for each seed; a fit that cannot differ from the seed before is not repeated."""
+        val, test, run = self.rows["validation"], self.rows["test"], None
+        for seed, rows in enumerate(subset.rows):
+            if run is None or fit.seeded or not np.array_equal(rows, subset.rows[seed - 1]):
+                y, y_val = self.labels[rows][:, subset.learnt], self.labels[val][:, subset.learnt]
+                val_scores, test_scores, setting = fit(rows, y, val, y_val, test, seed)
+                run = self._judge(val_scores, test_scores, setting, subset)
+            yield run
+
+    def _judge(self, val_scores, test_scores, setting, subset: Subset) -> Run:
+        """AUROC of the test records, and F1 at the thresholds that are best for the validation records."""
+        columns = subset.used[subset.learnt]
+        val_scores = _mean_by(self._record_number["validation"], val_scores[:, columns])
+        scores = _mean_by(self._record_number["test"], test_scores[:, columns])
+        y_val, y = (self.record_labels[split][:, subset.used] for split in SPLITS[1:])
+        classes = range(len(subset.names))
+        thresholds = np.array([best_f1_threshold(y_val[:, c], val_scores[:, c])[0] for c in classes])
+        yes, known = scores >= thresholds, ~np.isnan(thresholds)
+        return Run(
+            setting,
+            scores,
+            np.array([auroc(y[:, c], scores[:, c]) for c in classes]),
+            bootstrap_auroc(y, scores, self.patients, self.resamples),
+            np.where(known, [f1_score(y[:, c], yes[:, c]) for c in classes], np.nan),
+            np.where(known, bootstrap_f1(y, yes, self.patients, self.resamples), np.nan),
+        )
+
+
+def evaluate(
+    fits: Mapping[str, Sequence[Callable]],
+    labels: np.ndarray,
+    groups: np.ndarray,
+    splits: np.ndarray,
+    fractions: Sequence[float],
+    seeds: int,
+    protocol: str,
+    *,
+    class_names: Sequence[str],
+    records: np.ndarray | None = None,
+    resamples: int = 1000,
+    progress: bool = False,
+    on_scores: Callable | None = None,
+) -> dict:
+    """Fits and judges models on the same rows; the first model is the one in question, the others are its controls.
+
+    fits {name: [fit, ...]}: several fits under one name (say, three random initialisations) are averaged. labels bool
+    [m,c]; groups [m] patient ids; splits [m]; records [m], if rows are windows.
+    on_scores(model, fraction, seed, record ids, class names, scores [m,c]) hears the test scores of every fit.
+    Returns plain JSON data: `cells` (one for each model and fraction: `macro_auroc`, `low`, `high`, `per_class`, ...),
+    `differences` of the first model from each control (paired bootstrap) and `notes` on everything left out.
+    """
+    names, fractions = list(class_names), sorted(set(fractions))
+    records = np.arange(len(labels)) if records is None else records
+    study = Study(labels, groups, splits, records, names, fractions, seeds, resamples)
+    work = sum(map(len, fits.values())) * len(fractions) * seeds
+    bar = progress_bar(total=work, disable=not progress, unit="fit", leave=False)
+    cells, differences = [], []
+    for subset in filter(None, map(study.subset, fractions)):
+        resampled = {}
+        for model, several in fits.items():
+            runs: list[list[Run]] = [[] for _ in several]  # [k][s]
+            for k, fit in enumerate(several):
+                for seed, run in enumerate(study.runs(fit, subset)):
+                    runs[k].append(run)
+                    if on_scores:
+                        on_scores(model, subset.fraction, seed, study.records, subset.names, run.scores)
+                    bar.update()
+                if fit.limit and fit.limit in [run.setting for run in runs[k]]:
+                    reason = f"{model} was still improving after {fit.limit} epochs"
+                    study.notes.append(f"{subset.fraction:.4g} of the labels: {reason}")
+            cell, resampled[model] = _summarise(runs, study, subset)
+            cells.append({"model": model, "fraction": subset.fraction} | cell)
+        first, *controls = cells[-len(fits) :]
+        for other in controls:
+            low, high = bootstrap.interval(resampled[first["model"]] - resampled[other["model"]])
+            gap = {"model": first["model"], "control": other["model"], "fraction": subset.fraction}
+            gap |= {"difference": first["macro_auroc"] - other["macro_auroc"], "low": low, "high": high}
+            differences.append(gap)
+    bar.close()
+    size = {s: {"rows": len(r), "patients": len(np.unique(groups[r]))} for s, r in study.rows.items()}
+    result = {"protocol": protocol, "seeds": seeds, "models": list(fits), "classes": names, "splits": size}
+    return result | {"cells": cells, "differences": differences, "notes": study.notes}
+
+
+def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dict, np.ndarray]:
+    """The runs [k][s] of a model -> its cell of the result, and the resampled macro AUROC [r]."""
+
+    def mean(name):  # over fits and seeds
+        return np.mean([getattr(run, name) for several in runs for run in several], axis=0)
+
+    def bounds(samples, prefix=""):
+        low, high = (None if np.isnan(x) else x for x in bootstrap.interval(samples))
+        return {f"{prefix}low": low, f"{prefix}high": high}
+
+    auroc, by_class, f1 = mean("auroc"), mean("auroc_resampled"), mean("f1")
+    macro = macro_of_resamples(by_class)
+    macro_by_run = np.array([[run.auroc.mean() for run in several] for several in runs])  # [k,s]
+    y_test = study.record_labels["test"][:, subset.used]
+    always = np.array([f1_always_yes(y) for y in y_test.T])
+    known = ~np.isnan(f1)
+    positives = np.array([study.labels[rows][:, subset.used].sum(0) for rows in subset.rows])  # [s,c]
+    per_class = {}
+    for c, name in enumerate(subset.names):
+        per_class[name] = {"auroc": float(auroc[c]), **bounds(by_class[:, c])}
+        per_class[name] |= {"f1": float(f1[c]) if known[c] else None, "f1_always_yes": float(always[c])}
+        per_class[name] |= {"train_positives": positives[:, c].tolist(), "test_positives": int(y_test[:, c].sum())}
+    cell = {"macro_auroc": float(macro_by_run.mean()), **bounds(macro), "per_seed": macro_by_run.mean(0).tolist()}
+    if len(runs) > 1:
+        cell["per_fit"] = macro_by_run.mean(1).tolist()
+    cell["macro_f1"] = float(f1[known].mean()) if known.any() else None
+    cell |= bounds(macro_of_resamples(mean("f1_resampled")), "f1_")
+    cell["f1_always_yes"] = float(always[known].mean()) if known.any() else None
+    cell["setting"] = [run.setting for several in runs for run in several]
+    cell["train_rows"] = [len(rows) for rows in subset.rows]
+    return cell | {"per_class": per_class}, macro
+
+
+def _check(labels, groups, splits, names, fractions, seeds) -> None:
+    """An InputError for labels and splits that cannot be probed."""
+    if not fractions or seeds < 1 or not all(0 < f <= 1 for f in fractions):
+        raise InputError("a probe needs at least one seed, and fractions above 0 up to 1 (1 = all labels)")
+    if labels.ndim != 2 or not labels.shape[1] or not np.isin(labels, (0, 1)).all():
+        raise InputError("labels must be 0 or 1 with a column for each class; leave out rows that are not labelled")
+    if len(names) != labels.shape[1] or len(set(names)) != len(names):
+        raise InputError(f"{labels.shape[1]} label columns need as many different class names, got {len(set(names))}")
+    for split in SPLITS:
+        here = splits == split
+        if not here.any():
+            found, wanted = ", ".join(np.unique(splits).tolist()), ", ".join(SPLITS)
+            raise InputError(f"no labelled row in the {split} split (found: {found}); probing needs {wanted}")
+        shared = np.intersect1d(groups[here], groups[~here & np.isin(splits, SPLITS)])
+        if len(shared):
+            raise InputError(f"patient {list_some(shared)} is in the {split} split and in another; split by patient")
+    rows = int((splits == "train").sum())
+    if rows < 2 * len(names):
+        raise InputError(f"{rows} training rows are too few for {len(names)} classes; embed more records")
+
+
+def _both_outcomes(labels: np.ndarray) -> np.ndarray:
+    """Classes with a positive and a negative row: [m,c] -> [c]."""
+    return labels.any(0) & ~labels.all(0)
+
+
+def _select(names: Sequence[str], chosen: np.ndarray) -> list[str]:
+    return [name for name, yes in zip(names, chosen, strict=True) if yes]
+
+
+def _mean_by(number: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Rows [m,c] -> the mean over the rows of each number, [number of numbers,c]."""
+    total = np.zeros((number.max() + 1, values.shape[1]))
+    np.add.at(total, number, values)
+    return total / np.bincount(number)[:, None]

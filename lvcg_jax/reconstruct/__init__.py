@@ -1,0 +1,1 @@
+"""Hidden leads from visible ones."""

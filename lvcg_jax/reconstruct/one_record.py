@@ -1,0 +1,253 @@
+"""All twelve leads of one raw record from the leads that it has (or from some of them, to see how well that goes).
+
+Only the visible leads enter: beats are found with them alone, and limb leads that follow from two others by Einthoven's
+law are computed, exactly. What is left is derived by a method of lead_methods.py. Where every lead is normalised by
+itself, a model knows the shape of a lead that it never saw, not its size: derived leads then get the median size of
+that lead in training records, and the output says so.
+"""
+
+import argparse
+import math
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.dataset.shards import ShardSet, read_metadata, uid_of
+from data_prep.ecg.drawing import draw_ecg
+from data_prep.ecg.geometry import describe_view, lead_matrix
+from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
+from data_prep.ecg.preprocess import Preprocess, Window
+from data_prep.ecg.record import Record
+from data_prep.formats.any_file import read_any
+from data_prep.formats.wfdb_files import import_wfdb
+from lvcg_jax.data.entries import list_entries
+from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.reconstruct.methods import FittedLeads, LeadMethod, check_methods, load_network, make_methods, to_mv
+from lvcg_jax.reconstruct.scores import score_leads
+from lvcg_jax.reconstruct.views import Windows
+from lvcg_jax.text.tables import markdown_table
+
+PAPER_EPS = 1e-4
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Twelve leads of a record; samples that belong to no usable window are NaN."""
+
+    mv: dict[str, np.ndarray]  # method -> [12,T] mV
+    truth: np.ndarray  # [12,T] mV, NaN where the file has no such lead
+    recorded: np.ndarray  # bool [12]: visible in the file
+    computed: np.ndarray  # bool [12]: by Einthoven's law
+    rate: float
+
+    @property
+    def derived(self) -> np.ndarray:
+        return ~(self.recorded | self.computed)
+
+
+def derive(
+    record: Record,
+    visible: list[str],
+    preprocess: Preprocess,
+    methods: list[LeadMethod],
+    typical: np.ndarray | None,
+) -> tuple[Derived, list[str]]:
+    """Derives what a record [T,c] does not show; `typical` [12] are the sizes of unseen leads. Also notes."""
+    names = [canonical(name) for name in record.leads]
+    columns = [names.index(lead) for lead in visible]
+    shown = preprocess.prepare(record.signal[:, columns], record.rate, visible)
+    whole = {}
+    if any(name and name not in visible for name in names):
+        whole = {w.window: w for w in preprocess.prepare(record.signal, record.rate, record.leads)}
+    end = max(round(w.start_seconds * w.rate) + w.signal.shape[1] for w in shown)
+    found = {name: np.full((len(LEADS), end), np.nan) for method in methods for name in method.units}
+    truth = np.full((len(LEADS), end), np.nan)
+    there = np.zeros(len(LEADS), bool)
+    notes = []
+    for w in shown:
+        window, present = _as_window(w, record.record_id, typical), mask_leads(w.lead_mask)[:, None]
+        place = slice(round(w.start_seconds * w.rate), round(w.start_seconds * w.rate) + w.signal.shape[1])
+        there |= present[:, 0]
+        seen = to_mv(w.signal, window)
+        for method in methods:
+            for name, (x,) in method.predict([window]).items():
+                found[name][:, place] = np.where(present, seen, to_mv(x, window) if method.units[name] == "z" else x)
+        truth[:, place] = np.where(present, seen, np.nan)
+        if w.window in whole:
+            full = whole[w.window]
+            mv = full.signal * full.scale[:, None] + full.offset[:, None]
+            truth[:, place] = np.where(mask_leads(full.lead_mask)[:, None], mv, truth[:, place])
+        lost = [lead for lead in visible if not mask_leads(w.lead_mask)[LEADS.index(lead)]]
+        if lost:
+            notes.append(f"window {w.window}: {', '.join(lost)} is flat, railed or without values; the others go on.")
+    recorded = np.isin(LEADS, visible) & there
+    return Derived(found, truth, recorded, there & ~recorded, preprocess.rate), notes
+
+
+def _as_window(w: Window, record_id: str, typical: np.ndarray | None) -> dict:
+    """A prepared window as methods take it, with a size for every lead that it does not have."""
+    present = mask_leads(w.lead_mask)
+    common = float(np.median(w.scale[present]))  # with one scale for all leads: that
+    scale = np.where(present, w.scale, common if typical is None else typical).astype(np.float32)
+    names = ("beats", "start", "length", "complete", "lead_mask", "signal", "offset", "window")
+    return {name: getattr(w, name) for name in names} | {
+        "scale": scale,
+        "visible": w.lead_mask,
+        "num_samples": w.signal.shape[1],
+        "uid": uid_of(record_id, w.window),
+        "record_id": record_id,
+    }
+
+
+def typical_sizes(windows: Windows) -> np.ndarray:
+    """Median standard deviation in mV of each lead [12] over training records that have it."""
+    rows = [np.where(mask_leads(w["lead_mask"]), w["scale"], np.nan) for w in windows]
+    sizes = np.nanmedian(np.stack(rows), axis=0)
+    if np.isnan(sizes).any():
+        absent = ", ".join(np.array(LEADS)[np.isnan(sizes)])
+        raise InputError(f"no training record has {absent}, so their usual size is not known: give other --data")
+    return sizes
+
+
+def packaged_sizes(model: LVCG) -> np.ndarray | None:
+    """What typical_sizes gave for the training records of packaged weights."""
+    sizes = model.facts.get("lead_sizes_mv")
+    return None if sizes is None else np.array([sizes[lead] for lead in LEADS])
+
+
+def write_wfdb(path: Path, mv: np.ndarray, result: Derived, comments: list[str]) -> None:
+    """Twelve leads [12,T] as a WFDB record; leads that were not recorded are called '... (derived)'."""
+    names = [lead if seen else f"{lead} (derived)" for lead, seen in zip(LEADS, result.recorded, strict=True)]
+    count, rate = len(LEADS), result.rate
+    with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import_wfdb().wrsamp(
+            path.name,
+            fs=int(rate) if rate == int(rate) else rate,
+            units=["mV"] * count,
+            sig_name=names,
+            p_signal=np.clip(mv.T, -32.0, 32.0),
+            fmt=["16"] * count,
+            adc_gain=[1000.0] * count,
+            baseline=[0] * count,
+            comments=comments,
+            write_dir=str(path.parent),
+        )
+
+
+def describe(result: Derived, name: str, size: str, preprocess: Preprocess, by: str) -> list[str]:
+    """What was done, a line each, for the screen and for the header of the WFDB record."""
+    listed = {
+        "recorded": result.recorded,
+        "computed from recorded limb leads (Einthoven)": result.computed,
+        f"derived by {name}{by}, not recorded": result.derived,
+    }
+    lines = [f"leads {kind}: {', '.join(np.array(LEADS)[mask])}" for kind, mask in listed.items() if mask.any()]
+    if result.derived.any():
+        lines.append(f"size of derived leads: {size}")
+    return [*lines, f"all leads filtered {preprocess.band_low:g}-{preprocess.band_high:g} Hz at {preprocess.rate:g} Hz"]
+
+
+def compare(result: Derived, name: str) -> list[str]:
+    """A table of each derived lead that the file also holds, against it."""
+    hidden = result.derived & np.isfinite(result.truth).any(1)
+    if not hidden.any():
+        return []
+    known = np.isfinite(result.truth[hidden]).all(0) & np.isfinite(result.mv[name]).all(0)
+    scores = score_leads(result.truth[:, known], result.mv[name][:, known], hidden)
+    rows = [
+        [lead, *(f"{scores[part][i]:.3f}" if math.isfinite(scores[part][i]) else "-" for part in ("r", "mae_mv"))]
+        for i, lead in enumerate(LEADS)
+        if hidden[i]
+    ]
+    return ["", f"{name} against the hidden leads of the file:", "", *markdown_table(["lead", "r", "MAE mV"], rows)]
+
+
+def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]]:
+    """The record, the leads of it that are visible, and a note on visible leads that it does not have."""
+    record = read_any(args.record, args.rate, args.unit, args.lead_names)
+    there = [name for name in map(canonical, record.leads) if name]
+    asked = parse_leads(args.visible[0]) if args.visible else there
+    visible = [lead for lead in asked if lead in there]
+    if not visible:
+        raise InputError(f"record {record.record_id} has none of {', '.join(asked)}; it has {', '.join(there)}")
+    if len(visible) == len(LEADS):
+        shows = f"record {record.record_id} shows all twelve leads"
+        raise InputError(f"{shows}, so there is nothing to derive: hide some with --visible")
+    gone = [lead for lead in asked if lead not in there]
+    return record, visible, [f"the record has no lead {', '.join(gone)}; the others go on."] if gone else []
+
+
+def learn(
+    methods: list[LeadMethod],
+    first: str,
+    data: str,
+    preprocess: Preprocess,
+    records: int,
+    packaged: np.ndarray | None = None,
+) -> tuple[np.ndarray | None, str]:
+    """Fits what must be fitted; the usual size of leads [12] if a method needs it, and words on sizes by the first.
+
+    `packaged` sizes come with packaged weights, and are taken if nothing else asks for training records.
+    """
+    units = {name: unit for method in methods for name, unit in method.units.items()}
+    needs_size = "z" in units.values() and preprocess.normalise == "lead"
+    words, typical = "as the method gives it, in mV", None
+    if units[first] == "z":
+        words = "that of the record, one scale for all leads"
+    fitted = any(isinstance(method, FittedLeads) for method in methods)
+    if needs_size and not fitted and packaged is not None:
+        taken = "not known from this record; the median of the model's training records was taken"
+        return packaged, taken if units[first] == "z" else words
+    if needs_size or fitted:
+        if not data or not Path(data).is_dir():
+            raise InputError("give --data=SHARDS: the size of unseen leads (or a fit) is learned from training records")
+        train = Windows(list_entries([ShardSet(data, "train")], records))
+        for method in methods:
+            method.fit(train)
+        if needs_size:
+            typical = typical_sizes(train)
+        if needs_size and units[first] == "z":
+            words = f"not known from this record; the median of {len(train.entries)} training records was taken"
+    return typical, words
+
+
+def derive_record(args: argparse.Namespace) -> int:
+    """The command: reads, derives, draws, and writes WFDB if asked."""
+    if args.k or len(args.visible) > 1 or args.also:
+        raise InputError("--record takes one --visible=LEADS, and neither --k nor --also")
+    names = check_methods(["lvcg"] if args.methods == "all" else args.methods.split(","))
+    record, visible, notes = read_visible(args)
+    model = load_network(args.checkpoint, names)
+    data = args.fit_data or args.data or (model.config.data.dir if model else "")
+    if not model and not data:
+        raise InputError("give --checkpoint=RUN, or --data=SHARDS to fit a method without a network")
+    preprocess = model.preprocess if model else Preprocess.from_dict(read_metadata(data)["preprocess"])
+    eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
+    methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
+    first = names[0]
+    packaged = packaged_sizes(model) if model and not data else None
+    typical, size = learn(methods, first, data, preprocess, args.fit_records, packaged)
+
+    result, found = derive(record, visible, preprocess, methods, typical)
+    learned = model if first.startswith("lvcg") else None
+    matrix = learned.directions if learned else lead_matrix("dower" if first == "geometry:dower" else "paper")
+    notes += [*found, *describe_view(matrix, result.recorded | result.computed, eps)]
+    facts = describe(result, first, size, preprocess, f" of {learned.checkpoint}" if learned else "")
+    print("\n".join([*facts, *notes, *compare(result, first)]))
+
+    out = Path(args.out)
+    safe = re.sub(r"[^0-9A-Za-z_-]+", "_", record.record_id)
+    hidden = ~result.recorded
+    overlays = {name: np.where(hidden[:, None], result.mv[name], np.nan) for name in names}
+    title, caption = f"record {record.record_id}: from {', '.join(visible)}", f"size of derived leads: {size}"
+    more = {"overlays": overlays, "hidden": hidden, "caption": caption}
+    print(f"figure: {draw_ecg(out / f'{safe}-derived.png', result.truth, result.rate, title, **more)}")
+    if args.write_wfdb:
+        write_wfdb(out / f"{safe}_derived", result.mv[first], result, [f"source: {record.record_id}", *facts, *notes])
+        print(f"WFDB record: {out / f'{safe}_derived'}.hea")
+    return 0

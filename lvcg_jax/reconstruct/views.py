@@ -1,0 +1,175 @@
+"""Views of stored records, some leads visible and some hidden, and the hidden ones derived by every method.
+
+Axis letters: k row (one view of one record), l lead, T sample.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from data_prep.base.errors import InputError
+from data_prep.base.words import list_some
+from data_prep.ecg.geometry import describe_view, training_subsets
+from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
+from lvcg_jax.data.entries import Entry
+from lvcg_jax.model.views import draw_views
+from lvcg_jax.reconstruct.methods import LeadMethod, signal_of, to_mv
+from lvcg_jax.reconstruct.scores import score_leads
+
+CHUNK = 256  # rows read and derived at a time
+
+
+@dataclass(frozen=True)
+class Row:
+    """One view of one record: bit masks of the leads that are shown and of those to be derived."""
+
+    entry: Entry
+    visible: int
+    hidden: int
+
+    def failure(self, reason: str) -> dict[str, str]:
+        return {"record_id": self.entry.record_id, "window": str(self.entry.window), "reason": reason}
+
+
+@dataclass
+class View:
+    """A choice of visible leads for every record: fixed ones, or some drawn for each."""
+
+    name: str  # for files: 'II_V2_V5' or 'k3'
+    title: str
+    rows: list[Row]
+    notes: list[str]
+    failures: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Methods that read one data set; with `entries`, another one than the rows come from, in other units."""
+
+    methods: Sequence[LeadMethod]
+    entries: dict[tuple[str, int], Entry] | None = None
+
+    @property
+    def units(self) -> dict[str, str]:
+        return {name: unit for method in self.methods for name, unit in method.units.items()}
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Entries as windows (see windows.py), read from disk every time they are gone through."""
+
+    entries: Sequence[Entry]
+    done: Callable[[], object] = field(default=lambda: None)
+
+    def __iter__(self) -> Iterator[dict]:
+        for first in range(0, len(self.entries), 64):
+            for window in read_windows(self.entries[first : first + 64]):
+                yield window
+                self.done()
+
+
+def read_windows(entries: Sequence[Entry]) -> list[dict]:
+    """The windows of a few entries, all their leads visible."""
+    found: list[dict] = [{}] * len(entries)
+    for shards in {id(entry.shards): entry.shards for entry in entries}.values():
+        places = [i for i, entry in enumerate(entries) if entry.shards is shards]
+        for i, example in zip(places, shards.read(entries[i].index for i in places), strict=True):
+            found[i] = example | {"visible": example["lead_mask"]}
+    return found
+
+
+def check_visible(leads: list[str]) -> list[str]:
+    """The leads, if they leave some to derive."""
+    if len(leads) == len(LEADS):
+        raise InputError("all twelve leads are visible, so there is nothing to reconstruct: leave some out")
+    return leads
+
+
+def fixed_view(entries: Sequence[Entry], leads: Sequence[str], a: np.ndarray, eps: float) -> View:
+    """The same visible leads in every record."""
+    asked = lead_mask(np.isin(LEADS, leads))
+    rows = [Row(e, asked & e.lead_mask, e.lead_mask & ~asked) for e in entries]
+    view = View("_".join(leads), f"visible: {', '.join(leads)}", *_usable(rows))
+    view.notes += describe_view(a, mask_leads(asked), eps)
+    fewer = [row.entry.record_id for row in view.rows if row.visible != asked]
+    if fewer:
+        view.notes.append(f"{len(fewer)} records lack a visible lead and go on with the others: {list_some(fewer)}.")
+    return view
+
+
+def drawn_view(entries: Sequence[Entry], k: int, draws: int, seed: int, a: np.ndarray, eps: float) -> View:
+    """K visible leads for each record and draw, from its uid and the seed."""
+    subsets = training_subsets(a, k, eps, k >= 3, None)
+    uid = np.array([e.uid for e in entries], np.uint32)
+    present = np.array([e.lead_mask for e in entries], np.int32)
+    keys = [jax.random.fold_in(jax.random.key(seed), draw) for draw in range(draws)]
+    masks = np.array([draw_views(key, uid, present, subsets, k) for key in keys]).T  # [entries,draws]
+    rows = [Row(e, int(m), e.lead_mask & ~int(m)) for e, some in zip(entries, masks, strict=True) for m in some]
+    kind = "that span three dimensions" if k >= 3 else "(fewer than three leads cannot span three dimensions)"
+    times = f", {draws} times a record" if draws > 1 else ""
+    view = View(f"k{k}", f"({k},12): {k} of 12 leads visible, drawn for each record{times}", *_usable(rows))
+    view.notes.append(f"Visible leads drawn by record uid, seed {seed}, from {len(subsets)} subsets {kind}.")
+    return view
+
+
+def _usable(rows: Sequence[Row]) -> tuple[list[Row], list[str], list[dict[str, str]]]:
+    """Rows with something to see and something to compare with, no notes yet, and the others as failures."""
+    blind = [row.failure("it has none of the visible leads") for row in rows if not row.visible]
+    done = [row.failure("it has no hidden lead to compare with") for row in rows if row.visible and not row.hidden]
+    kept = [row for row in rows if row.visible and row.hidden]
+    if not kept:
+        why = [f"; record {f['record_id']}: {f['reason']}" for f in (*blind, *done)[:1]]
+        raise InputError(f"no record can be used{''.join(why)}")
+    return kept, [], blind + done
+
+
+def derive_rows(
+    sources: Sequence[Source], rows: Sequence[Row], chunk: int = CHUNK
+) -> Iterator[tuple[Row, np.ndarray, dict[str, np.ndarray]]]:
+    """For each row in order: the row, its true leads [12,T] in mV, and all leads as each method derives them, in mV.
+
+    A method that predicts in normalised units is given the record's own scale of each lead.
+    """
+    for first in range(0, len(rows), chunk):
+        some = rows[first : first + chunk]
+        windows = _with_signal([row.entry for row in some], some)
+        derived: list[dict[str, np.ndarray]] = [{} for _ in some]
+        for source in sources:
+            mine = windows
+            if source.entries is not None:
+                mine = _with_signal([source.entries[row.entry.key] for row in some], some)
+            for method in source.methods:
+                for name, signals in method.predict(mine).items():
+                    for i, (window, x) in enumerate(zip(mine, signals, strict=True)):
+                        if x.shape != windows[i]["signal"].shape:
+                            raise InputError(f"{name}: record {window['record_id']} has another length in its shards")
+                        derived[i][name] = to_mv(x, window) if method.units[name] == "z" else x
+        for row, window, leads in zip(some, windows, derived, strict=True):
+            yield row, to_mv(window["signal"], window), leads
+
+
+def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:
+    """The rows' windows in these entries, read once each, with their signal and what is visible."""
+    distinct = {entry.key: entry for entry in entries}
+    read = dict(zip(distinct, read_windows(list(distinct.values())), strict=True))
+    for window in read.values():
+        window["signal"] = signal_of(window)
+    return [read[e.key] | {"visible": row.visible & e.lead_mask} for e, row in zip(entries, rows, strict=True)]
+
+
+def score_rows(
+    sources: Sequence[Source],
+    rows: Sequence[Row],
+    done: Callable[[], object] = lambda: None,
+    also: Callable[[Row, np.ndarray, dict[str, np.ndarray]], None] = lambda row, truth, derived: None,
+) -> dict[str, dict[str, np.ndarray]]:
+    """{method: {part: [k,l]}}, see score_leads; `also` sees what derive_rows gives."""
+    found: dict[str, list[dict[str, np.ndarray]]] = {}
+    for row, truth, derived in derive_rows(sources, rows):
+        for name, leads in derived.items():
+            found.setdefault(name, []).append(score_leads(truth, leads, mask_leads(row.hidden)))
+        also(row, truth, derived)
+        done()
+    return {name: {part: np.stack([s[part] for s in scores]) for part in scores[0]} for name, scores in found.items()}

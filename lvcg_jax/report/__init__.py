@@ -1,0 +1,1 @@
+"""HTML pages of a run or of a record."""

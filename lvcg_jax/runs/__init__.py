@@ -1,0 +1,1 @@
+"""Run directories: state, checkpoints, metrics, and the weights that the package carries."""

@@ -1,0 +1,84 @@
+"""Trained weights, wherever they are: in a run directory, or in the package."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import is_remote, run_place
+from data_prep.base.words import first_line
+from lvcg_jax.config.build import make_model, make_preprocess
+from lvcg_jax.config.files import load_config
+from lvcg_jax.data.packing import empty_batch
+from lvcg_jax.runs import weights
+
+WHICH = ("lowest", "latest")  # of a run's checkpoints: lowest validation loss, or the newest
+WHICH_HELP = "checkpoint of the run: of lowest validation loss (default), or the latest"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A config with its weights."""
+
+    config: ConfigDict
+    variables: dict[str, Any]  # params, batch_stats
+    name: str  # "RUN@STEP", or the name of packaged weights
+    facts: dict = field(default_factory=dict)  # of packaged weights: the content of NAME.json
+
+
+def load_trained(checkpoint: str | Path, which: str = "lowest") -> Trained:
+    """The weights of a run directory, or packaged ones by name; an existing directory goes first."""
+    if which not in WHICH:
+        raise InputError(f"which checkpoint is '{which}': choose {' or '.join(WHICH)}")
+    run = run_place(checkpoint)
+    return _of_run(run, which) if is_remote(run) or run.is_dir() else _packaged(str(checkpoint), which)
+
+
+def _packaged(name: str, which: str) -> Trained:
+    found = weights.load(name)
+    if which != "lowest":
+        raise InputError(
+            f"--which={which} is for run directories: of the packaged weights '{name}' there is one checkpoint only"
+        )
+    return Trained(found.config, jax.device_put(found.variables, _first_device()), name, found.facts)
+
+
+def _of_run(run: Path, which: str) -> Trained:
+    from lvcg_jax.runs.checkpoint import Checkpoints  # late: orbax takes a second, packaged weights do without
+
+    config = load_config(run / "config.json")
+    try:
+        abstract = jax.eval_shape(partial(fresh_state, config), 0)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{run / 'config.json'} is not the config of a model of this version ({first_line(error)})"
+        ) from None
+    here = _first_device()
+    placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
+    checkpoints = Checkpoints(run)
+    try:
+        state, step = checkpoints.restore_for_use(placed, which)
+    except (OSError, ValueError, KeyError) as error:  # what orbax and tensorstore raise for damaged files
+        raise InputError(
+            f"the {which} checkpoint of {run} cannot be read ({first_line(error)[:100]}): try another --which"
+        ) from None
+    finally:
+        checkpoints.close()
+    return Trained(config, {"params": state.eval_params, "batch_stats": state.batch_stats}, f"{run.name}@{step}")
+
+
+def fresh_state(config: ConfigDict, seed):
+    """A train state as initialised from a seed, on a batch of one empty record."""
+    from lvcg_jax.runs.state import create_state, make_optimizer  # late, as this is not for inference: optax
+
+    preprocess = make_preprocess(config)
+    batch = empty_batch(preprocess.beat_samples)
+    return create_state(config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed)
+
+
+def _first_device() -> jax.sharding.Sharding:
+    return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

@@ -1,0 +1,151 @@
+"""Weights that the package carries, by name: LVCG.load("paper") works offline, right after the installation.
+
+    PACKAGED/NAME.safetensors   weights and norm statistics, half precision where that keeps their size
+             NAME.json          config, preprocessing, step and facts of the training run, checksum of the weights
+             NAME.md            model card
+
+`lvcg package_weights` makes them from a run directory. Wherever a checkpoint is asked for, an existing
+directory is a run; anything else is the name of packaged weights.
+"""
+
+import difflib
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from ml_collections import ConfigDict
+from safetensors.numpy import load as read_tensors
+from safetensors.numpy import save as tensor_bytes
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import is_remote, run_place
+from lvcg_jax.config.build import make_preprocess
+from lvcg_jax.config.files import complete_config, load_config
+
+PACKAGED = Path(__file__).resolve().parent / "packaged"
+DEFAULTS = ("best", "paper")  # what commands use without --checkpoint: the first that is packaged
+FORMAT = 1  # of NAME.json
+LARGEST_ERROR = 1e-3  # relative; what half precision would change by more stays float32
+CHECKPOINT_HELP = f"run directory of lvcg_jax.train, or packaged weights by name (default {', or '.join(DEFAULTS)})"
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """What inference needs of packaged weights."""
+
+    config: ConfigDict
+    variables: dict  # float32: params, batch_stats
+    facts: dict  # NAME.json
+
+
+def names() -> list[str]:
+    """The packaged weights."""
+    return sorted({path.stem for path in PACKAGED.glob("*") if path.suffix in (".safetensors", ".json")})
+
+
+def is_packaged(checkpoint: str | Path) -> bool:
+    """Whether a checkpoint argument means packaged weights: a directory of that name goes first."""
+    return not Path(checkpoint).is_dir() and str(checkpoint) in names()
+
+
+def choose(checkpoint: str | Path | None, otherwise: str = "") -> str | Path:
+    """The --checkpoint of a command, or else the first of DEFAULTS, which is then said; `otherwise` ends the error."""
+    if checkpoint is not None:
+        return checkpoint
+    name = next((name for name in DEFAULTS if name in names()), None)
+    if name is None:
+        raise InputError(f"no weights '{DEFAULTS[0]}' are packaged: give --checkpoint=RUN, a run directory{otherwise}")
+    kind = "packaged weights" if is_packaged(name) else "run directory"
+    print(f"no --checkpoint given: the {kind} '{name}'")
+    return name
+
+
+def load(name: str) -> Packaged:
+    """Packaged weights by name, checked against their checksum."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
+        there = f"packaged are {', '.join(names())}" if names() else "none are packaged"
+        hint = f"did you mean {near[0]}? {there}" if near else there
+        raise InputError(
+            f"no run directory {name}, and no packaged weights of that name ({hint}): give the --workdir of a training"
+            " run, or the name of packaged weights"
+        )
+    facts, path = read_facts(name), PACKAGED / f"{name}.safetensors"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _damaged(path, error.strerror) from None
+    if hashlib.sha256(data).hexdigest() != facts["sha256"]:
+        raise _damaged(path, f"its checksum is not that in {name}.json")
+    config = complete_config(facts["config"])
+    if make_preprocess(config).hash() != facts["preprocess_hash"]:
+        raise InputError(
+            f"{path} was trained with preprocessing {facts['preprocess_hash']}, which this version of the code does not"
+            " do: install the version of lvcg-jax that the weights came with"
+        )
+    return Packaged(config, from_bytes(data), facts)
+
+
+def read_facts(name: str) -> dict:
+    """NAME.json."""
+    path = PACKAGED / f"{name}.json"
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        raise _damaged(path, "it is no readable JSON") from None
+    missing = {"format", "sha256", "config", "preprocess_hash"} - facts.keys()
+    if missing or facts["format"] != FORMAT:
+        raise _damaged(path, f"no {', '.join(sorted(missing))}" if missing else f"format {facts['format']}")
+    return facts
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    return InputError(f"{path} is damaged ({what}): reinstall lvcg-jax (pip install --force-reinstall --no-deps)")
+
+
+def config_of(checkpoint: str | Path) -> ConfigDict:
+    """The config of a run directory or of packaged weights."""
+    run = run_place(checkpoint)
+    return load_config(run / "config.json") if is_remote(run) or run.is_dir() else load(str(checkpoint)).config
+
+
+def halve(x: np.ndarray) -> np.ndarray:
+    """x as float16, or as it is where that would not keep its size.
+
+    The error is relative to the whole of a matrix or kernel, in which small elements matter little, and to each element
+    of a vector, as norm statistics and scales act one by one.
+    """
+    if x.dtype != np.float32:
+        return x
+    with np.errstate(over="ignore"):
+        half = x.astype(np.float16)
+    error, size = np.abs(half.astype(np.float64) - x), np.abs(x.astype(np.float64))
+    if x.ndim > 1:
+        error, size = np.linalg.norm(error), np.linalg.norm(size)
+    return half if np.all(error <= LARGEST_ERROR * size) else x
+
+
+def to_bytes(variables: dict) -> bytes:
+    """A safetensors file of params and batch_stats, named 'params/encoder/...'."""
+    tensors = {name: np.asarray(x) for name, x in flatten_dict(variables, sep="/").items()}
+    return tensor_bytes({name: np.ascontiguousarray(halve(x)) for name, x in tensors.items()})
+
+
+def from_bytes(data: bytes) -> dict:
+    """The inverse: params and batch_stats, in single precision."""
+    tensors = read_tensors(data)
+    wide = {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in tensors.items()}
+    return {"params": {}, "batch_stats": {}} | unflatten_dict(wide, sep="/")
+
+
+def weights_hash(variables) -> str:
+    """Eight hex digits of the content of all weights and norm statistics."""
+    digest = hashlib.sha256()
+    for path, x in jax.tree_util.tree_leaves_with_path(variables):
+        digest.update(f"{jax.tree_util.keystr(path)} {x.dtype} {x.shape}".encode())
+        digest.update(np.asarray(x).tobytes())
+    return digest.hexdigest()[:8]

@@ -1,0 +1,1 @@
+"""Scores, their intervals, and the scaling of features."""

@@ -1,0 +1,220 @@
+"""Trainings that are compared: a config and changes of it, trained at a budget and embedded for a probe.
+
+What lvcg_jax.studies.ablate and lvcg_jax.studies.search share. Everything is made once and kept in a folder under a name that follows
+from config and data, so a stopped command goes on, and an edited change is trained anew.
+"""
+
+import hashlib
+import json
+import runpy
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from data_prep.base.errors import InputError
+from data_prep.dataset.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
+from data_prep.ecg.preprocess import Preprocess
+from lvcg_jax.config.build import make_model, make_preprocess
+from lvcg_jax.config.fields import FREE_FIELDS
+from lvcg_jax.config.files import differences, find_config, telling_fields
+from lvcg_jax.embed.dataset import embed_dataset
+from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.embed.table import Table
+from lvcg_jax.probe.labels import choose_tasks
+from lvcg_jax.probe.median_beat import median_beat_table
+from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.studies.published import in_order
+from lvcg_jax.studies.results import cached_table
+from lvcg_jax.train.loop import train_and_evaluate
+
+BASE = "base"
+WARMUP_SHARE = 10  # warm-up is a tenth of the steps at most
+
+
+class Stopped(Exception):
+    """Somebody asked the command to stop."""
+
+
+@dataclass
+class Variant:
+    """One row of the table: a config with its shards, or the reason why there is none."""
+
+    name: str
+    change: str  # fields that differ from the base
+    config: ConfigDict | None = None
+    data: Path | None = None
+    reason: str = ""
+
+
+def budgeted(config: ConfigDict, steps: int) -> ConfigDict:
+    """The config at this budget: only the last checkpoint counts, and it is validated once."""
+    config = config.copy_and_resolve_references()
+    config.optim.warmup_steps = min(config.optim.warmup_steps, steps // WARMUP_SHARE)
+    config.train.steps = config.train.validate_every = steps
+    config.train.log_every = min(config.train.log_every, max(steps // 10, 1))
+    config.train.checkpoint_every = min(config.train.checkpoint_every, steps)
+    config.train.keep_checkpoints = 1
+    return config
+
+
+def plan(
+    base: ConfigDict, changes: dict[str, Callable], data: dict[str, Path], only: Sequence[str] | None
+) -> list[Variant]:
+    """The base and its changes, each with shards that fit it or a reason."""
+    ShardSet(data[BASE], "train").require_preprocess(make_preprocess(base))
+    variants = [Variant(BASE, "", base, data[BASE])]
+    for name in changes if only is None else only:
+        variant = Variant(name, "")
+        try:
+            config = base.copy_and_resolve_references()
+            changes[name](config)
+            variant.change = describe_change(base, config)
+            if not variant.change:
+                raise InputError("the base has this already")
+            make_model(config)  # refuses fields that do not go together
+            variant.data = data.get(name, data[BASE])
+            _require_shards(variant, make_preprocess(config), name in data)
+            variant.config = config
+        except Exception as error:  # a change may be anybody's code
+            variant.reason = reason_of(error, variant.data)
+        variants.append(variant)
+    return variants
+
+
+def _require_shards(variant: Variant, preprocess: Preprocess, own: bool) -> None:
+    """Shards that fit, or what builds them."""
+    metadata = read_metadata(variant.data)
+    if own or metadata["preprocess_hash"] == preprocess.hash():
+        ShardSet(variant.data, "train").require_preprocess(preprocess)
+        return
+    usual = Preprocess().to_dict()
+    fields = [f"--preprocess={name}={value}" for name, value in preprocess.to_dict().items() if value != usual[name]]
+    command = f"python -m data_prep.build --corpus={metadata['corpus']} --raw=RAW --out=SHARDS {' '.join(fields)}"
+    raise InputError(f"needs shards of its own: {command}, then --data={variant.name}:SHARDS")
+
+
+def describe_change(old: ConfigDict, new: ConfigDict) -> str:
+    """The fields in which two configs differ, without the numbers of a matrix."""
+    short = lambda change: change if len(change) < 100 else f"{change.split(':')[0]}: other rows"  # noqa: E731
+    return "; ".join(map(short, differences(old, new)))
+
+
+def reason_of(error: Exception, data: Path | None) -> str:
+    """One line for the table, without the path of the shards."""
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    line = line.replace(str(data), data.name) if data else line
+    return line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
+
+
+def fingerprint(config: ConfigDict) -> str:
+    """What a config computes, as text: the same before and after a field is added that leaves old runs as they were."""
+    fields = {name: value for name, value in telling_fields(config).items() if name not in FREE_FIELDS}
+    return json.dumps(fields, sort_keys=True)
+
+
+def run_of(variant: Variant, seed: int, out: Path) -> tuple[ConfigDict, list[str], Path]:
+    """Config, key and run directory of one training."""
+    config = variant.config.copy_and_resolve_references()
+    config.seed = seed
+    key = [fingerprint(config), file_sha256(variant.data / METADATA_FILE)]
+    return config, key, out / "runs" / f"{variant.name}-seed{seed}-{digest_of(key)}"
+
+
+def digest_of(key: Sequence[str]) -> str:
+    """A short name for a key."""
+    return hashlib.sha256("|".join(key).encode()).hexdigest()[:8]
+
+
+def train_and_embed(
+    config: ConfigDict, data: Path, run: Path, drop_checkpoints: bool, splits: Sequence[str] | None
+) -> Table:
+    """Trains a run to its end, or goes on with it, and embeds the data set with its last checkpoint."""
+    config.data.dir = str(data)
+    if train_and_evaluate(config, run) != "finished":
+        raise Stopped
+    table = embed_dataset(LVCG.load(run, "latest"), data, splits=splits)
+    if drop_checkpoints:
+        for folder in ("checkpoints", "lowest"):
+            shutil.rmtree(run / folder, ignore_errors=True)
+    return table
+
+
+@dataclass(frozen=True)
+class Features:
+    """Embeddings of a data set, still to be made or not: their name, all that they depend on, and how to make them."""
+
+    name: str
+    key: list[str]
+    make: Callable[[], Table]
+
+    def table(self, out: Path) -> Table:
+        """Read from `out`, or made and stored there."""
+        return cached_table(out / "embeddings", self.name, self.key, self.make)
+
+
+def variant_features(
+    variant: Variant, seed: int, out: Path, *, drop_checkpoints: bool = False, splits: Sequence[str] | None = None
+) -> Features:
+    """A variant trained with a seed; `splits`: those that are embedded (default: all)."""
+    config, key, run = run_of(variant, seed, out)
+    make = lambda: train_and_embed(config, variant.data, run, drop_checkpoints, splits)  # noqa: E731
+    return Features(f"{variant.name}-seed{seed}", [*key, *(splits or ())], make)
+
+
+def random_features(base: Variant, seed: int, splits: Sequence[str] | None = None) -> Features:
+    """The control: the base with random weights."""
+    key = [fingerprint(base.config), str(seed), file_sha256(base.data / METADATA_FILE), *(splits or ())]
+    model = lambda: LVCG.random(base.config, seed, ShardSet(base.data, "train"))  # noqa: E731
+    return Features(f"random{seed}", key, lambda: embed_dataset(model(), base.data, splits=splits))
+
+
+def median_features(base: Variant, splits: Sequence[str] | None = None) -> Features:
+    """The control without learning."""
+    key = [file_sha256(base.data / METADATA_FILE), *(splits or ())]
+    return Features("median_beat", key, lambda: median_beat_table(base.data, splits))
+
+
+def last_validation(run: Path) -> dict | None:
+    """The last validation of a run, None if there is none."""
+    rows = [row for row in read_metrics(run) if row["kind"] == "validation"]
+    return rows[-1] if rows else None
+
+
+def read_changes(file: str | Path, name: str = "ABLATIONS") -> dict[str, Callable]:
+    """The dictionary of this name in a config file: {name: change(config)}."""
+    path, _ = find_config(file)
+    changes = runpy.run_path(str(path)).get(name)
+    if not isinstance(changes, dict) or not changes:
+        raise InputError(f"{path} has no {name}, a dictionary of names and functions that change a config")
+    return changes
+
+
+def parse_only(text: str | None, changes: Sequence[str], what: str) -> list[str] | None:
+    """'a,b' -> ['a', 'b'], each a change that there is; None: all."""
+    only = text.split(",") if text else None
+    for name in only or ():
+        if name not in changes:
+            raise InputError(f"--only: unknown {what} '{name}', choose from {', '.join(changes)}")
+    return only
+
+
+def parse_data(flags: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
+    """['SHARDS', 'NAME:SHARDS', ...] -> {'base': Path, NAME: Path}."""
+    found: dict[str, Path] = {}
+    for text in flags:
+        name, colon, folder = text.partition(":")
+        key, path = (name, Path(folder)) if colon and name in names else (BASE, Path(text))
+        if key in found:
+            raise InputError(f"--data={text}: there are shards for '{key}' already ({found[key]})")
+        found[key] = path
+    if BASE not in found:
+        raise InputError("--data=SHARDS, the shards of the base config, is needed")
+    return found
+
+
+def parse_tasks(text: str, data: Path) -> list[str]:
+    """The tasks to probe: those of the data set for 'all'."""
+    return choose_tasks(text, in_order(read_metadata(data)["tasks"]), data)

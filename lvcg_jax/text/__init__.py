@@ -1,0 +1,1 @@
+"""Tables, pages and documents that commands write."""

@@ -1,0 +1,233 @@
+"""The training loop: data, model, checkpoint or fresh start, steps, validation, a clean end."""
+
+import atexit
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import is_remote, require_local, run_place
+from data_prep.base.memory import KeptRoom, peak_memory
+from data_prep.base.progress import progress_bar
+from data_prep.base.words import list_some
+from data_prep.dataset.shards import ShardSet
+from lvcg_jax.config.build import as_geometry, make_model, make_preprocess, make_subsets
+from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, train_batches
+from lvcg_jax.runs.checkpoint import Checkpoints, open_run
+from lvcg_jax.runs.metrics_log import MetricsLog
+from lvcg_jax.runs.state import TrainState, create_state, make_optimizer, take_weights
+from lvcg_jax.runs.trained import load_trained
+from lvcg_jax.train.compiled import CompiledStep
+from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
+from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
+
+
+def say(message: str) -> None:
+    """One line for the user, from the first process only."""
+    if jax.process_index() == 0:
+        tqdm.write(message, file=sys.stderr)
+
+
+def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | None]:
+    """Training and validation shards; without data.dir a synthetic set is made in the run directory."""
+    directory = Path(config.data.dir) if config.data.dir else make_synthetic(config, workdir)
+    preprocess = make_preprocess(config)
+    train = ShardSet(directory, "train")
+    train.require_preprocess(preprocess)
+    if "validation" not in train.metadata["splits"]:
+        say(f"{directory} has no validation split: training goes on without validation")
+        return train, None
+    return train, ShardSet(directory, "validation")
+
+
+def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
+    """A synthetic data set in the run directory, made by the first process; if that is on object storage, each process
+    makes the same set in a scratch folder of its own."""
+    from data_prep.corpora.corpus import open_corpus
+    from data_prep.dataset.builder import build
+    from data_prep.synthetic_heart.records import write_corpus
+
+    folder = workdir
+    if is_remote(workdir):
+        folder = Path(tempfile.mkdtemp(prefix="lvcg_synthetic_"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    raw, shards = folder / "synthetic", folder / "data"
+    if (jax.process_index() == 0 or is_remote(workdir)) and not (shards / "dataset.json").exists():
+        say(f"no data.dir given: making a synthetic data set of {config.data.synthetic_patients} patients in {shards}")
+        write_corpus(raw, patients=config.data.synthetic_patients, seed=config.seed)
+        build(open_corpus("synthetic", raw), shards, make_preprocess(config))
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices("synthetic data")
+    return shards
+
+
+class Preemption:
+    """Has somebody asked this run to stop? SIGTERM to the process, or to any process of a distributed run."""
+
+    def __init__(self):
+        self._asked = False
+        if jax.process_count() == 1:  # else jax's own notifier catches the signal, and all processes agree on a step
+            self._previous = signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_):
+        self._asked = True
+
+    def asked(self, step: int) -> bool:
+        if jax.process_count() == 1:
+            return self._asked
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.reached_preemption_sync_point(step)
+
+    def close(self) -> None:
+        if jax.process_count() == 1:
+            signal.signal(signal.SIGTERM, self._previous)
+
+
+def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOrder) -> None:
+    """Stops with the step and the records whose loss is not a number; losses [a,g,r] in batch order."""
+    bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))
+    if len(bad) == 0:
+        return
+    names = [example["record_id"] for example in shards.read(order[step - 1][bad[:5]])]
+    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    raise InputError(
+        f"the loss of step {step} is not finite, from record {', '.join(names)}{more}: look at these records, or lower"
+        " optim.learning_rate; the last checkpoint is intact"
+    )
+
+
+def start_from(run: str, state: TrainState, shardings) -> TrainState:
+    """A fresh state with the weights of another run, or of packaged weights, wherever names and shapes agree."""
+    given = load_trained(run)
+    state, new = take_weights(state, given.variables)
+    say(f"starting with the weights of {given.name}" + (f"; new are {list_some(new)}" if new else ""))
+    return jax.device_put(state, shardings)
+
+
+def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
+    """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is in workdir."""
+    workdir = run_place(workdir)
+    require_local(config.data.dir)
+    with config.ignore_type():  # a run keeps the numbers of a geometry file, not its name
+        config.geometry.matrix = as_geometry(config.geometry.matrix)
+
+    # Run directory and data.
+    if jax.process_index() == 0:
+        open_run(workdir, config)
+    train_shards, validation_shards = open_data(config, workdir)
+    max_beats = train_shards.preprocess.max_beats
+
+    # Mesh, model and optimiser; parameters are born where they live.
+    mesh = make_mesh(config)
+    groups, mine = mesh.shape["data"], local_groups(mesh)
+    model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
+    maker = BatchMaker(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
+    order = maker.order(config.data.batch_size, config.seed)
+    batches = train_batches(maker, order, config.data.prefetch, config.data.threads)
+    sample = jax.tree.map(lambda x: x[0, :1], BatchMaker(train_shards, 1, 1, [0], True)(np.zeros(1, int)))
+    init = partial(create_state, config, model, tx, sample, max_beats)
+    abstract = jax.eval_shape(init, 0)
+    shardings = state_sharding(mesh, abstract, config)
+
+    # Checkpoint or fresh start.
+    checkpoints = Checkpoints(workdir, config, config.train.keep_checkpoints)
+    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    restored = checkpoints.restore_latest(placed)
+    if restored is None:
+        state, start = jax.jit(init, out_shardings=shardings)(config.seed), 0
+        if config.train.start_from:
+            state = start_from(config.train.start_from, state, shardings)
+    else:
+        state, position = restored
+        batches.set_state(position)
+        start = int(state.step)
+        say(f"resuming {workdir} at step {start}")
+
+    # Steps.
+    room = KeptRoom()
+    train_step = CompiledStep(make_train_step(model, tx, config, subsets, max_beats, mesh, shardings), room)
+    validation_step = CompiledStep(make_validation_step(model, config, subsets, max_beats, mesh, shardings), room)
+
+    def validate(state) -> dict[str, float]:
+        maker = BatchMaker(validation_shards, 1, groups, mine, config.data.pack)
+        size = -(-config.data.batch_size // groups) * groups
+        sums = [
+            jax.device_get(validation_step(state, put_batch(batch, mesh)))
+            for batch in ordered_batches(maker, size, config.train.validate_records)
+        ]
+        return summarise_validation(sums)
+
+    # Loop. The numbers of a step are fetched after the next one is under way, so the device never waits for the host.
+    log = MetricsLog(workdir, start) if jax.process_index() == 0 else None
+    preemption = Preemption()
+    bar = progress_bar(total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0)
+    pending, window = None, (start, time.monotonic())
+    outcome = "finished"
+
+    def settle(item) -> None:
+        nonlocal window
+        step, metrics, losses, moment = item
+        metrics, losses = jax.device_get((metrics, losses))
+        check_finite(losses, step, train_shards, order)
+        if step % config.train.log_every == 0 or step == 1:
+            elapsed = max(moment - window[1], 1e-9)
+            metrics["records_per_second"] = (step - window[0]) * config.data.batch_size / elapsed
+            metrics["memory_gib"] = peak_memory()
+            window = (step, moment)
+            speed = f"{metrics['records_per_second']:.0f} records/s"
+            scores = f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}"
+            bar.set_postfix_str(f"{scores}, {speed}", refresh=False)
+            if log:
+                log.write(step, "train", metrics)
+
+    try:
+        for step in range(start + 1, config.train.steps + 1):
+            batch = put_batch(next(batches), mesh)
+            state, metrics, losses = train_step(state, batch)
+            moment = time.monotonic()
+            if pending:
+                settle(pending)
+            pending = (step, metrics, losses, moment)
+            bar.update()
+            last = step == config.train.steps
+            stop = preemption.asked(step)
+            validating = validation_shards is not None and (step % config.train.validate_every == 0 or last)
+            if validating or stop or last or step % config.train.checkpoint_every == 0:
+                settle(pending)
+                pending = None
+                if validating:
+                    values = validate(state)
+                    if log:
+                        log.write(step, "validation", values)
+                    say(f"step {step}: validation loss {values['loss']:.4g}, hidden leads R2 {values['ecg_r2']:.3f}")
+                    checkpoints.save_if_lowest(step, state, values["loss"])
+                    window = (step, time.monotonic())
+                if stop or last or step % config.train.checkpoint_every == 0:
+                    if log:
+                        log.upload()
+                    checkpoints.save(step, state)
+            if stop and not last:
+                outcome = "preempted"
+                break
+    finally:
+        room.give_up()
+        bar.close()
+        preemption.close()
+        checkpoints.wait()
+        checkpoints.close()
+        if log:
+            log.close()
+    say(f"{outcome} at step {int(state.step)} of {config.train.steps}: {workdir}")
+    return outcome

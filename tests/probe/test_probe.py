@@ -1,0 +1,407 @@
+"""The probe behind every table: fair subsets, no leak, right numbers, and a clear word on anything left out."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from helpers.commands import assert_one_line_error
+from helpers.commands import run as run_command
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score, roc_auc_score
+
+from data_prep.base.errors import InputError
+from lvcg_jax.embed.table import Table, align_features, load_table, save_table
+from lvcg_jax.probe import __main__ as probing_door
+from lvcg_jax.probe import study
+from lvcg_jax.probe.labels import ensure_splits, join_labels, label_subsets
+from lvcg_jax.probe.linear import STRENGTHS, fit_ridge, part_weights
+from lvcg_jax.stats import auroc
+
+CLASSES = ["AF", "MI", "NORM"]
+
+
+def planted(seed=0, patients=300, d=20, noise=1.0):
+    """Two records a patient; three classes that are linear in the first features; splits by patient."""
+    rng = np.random.default_rng(seed)
+    m = 2 * patients
+    x = rng.normal(size=(m, d)).astype(np.float32) * rng.uniform(0.5, 2, d).astype(np.float32)
+    labels = x[:, :3] / x[:, :3].std(0) + noise * rng.normal(size=(m, 3)) > [0.3, 0.9, 1.3]
+    groups = np.array([f"p{i // 2:04d}" for i in range(m)])
+    splits = np.repeat(rng.choice(["train", "validation", "test"], patients, p=[0.6, 0.2, 0.2]), 2)
+    return x, labels, groups, splits
+
+
+def run(features, labels, groups, splits, **options):
+    options = {"fractions": (1.0,), "seeds": 1, "resamples": 100, "class_names": CLASSES} | options
+    models = features if isinstance(features, dict) else {"model": features}
+    return study.probe(models, labels, groups, splits, **options)
+
+
+def table(seed=0, **changes):
+    x, labels, groups, splits = planted(seed)
+    rows = [{"diagnosis": [name for name, yes in zip(CLASSES, row, strict=True) if yes]} for row in labels]
+    ids = np.array([f"r{i:04d}" for i in range(len(x))])
+    values = {"record_id": ids, "patient_id": groups, "split": splits, "labels": rows, "embedding": x}
+    values |= {"parts": {"structure": 12, "dynamics": 8}, "metadata": {"preprocess_hash": "abc"}}
+    return Table(**(values | changes))
+
+
+def test_subsets_are_nested_whole_patients_with_every_class():
+    _, labels, groups, _ = planted(patients=400)
+    labels[:, 2] = False
+    labels[[5, 200, 555], 2] = True  # a rare class: three patients
+    for seed in range(5):
+        subsets = label_subsets(groups, labels, (0.01, 0.1, 1.0), seed)
+        assert subsets[1.0].all()
+        assert not (subsets[0.01] & ~subsets[0.1]).any()
+        for fraction, rows in subsets.items():
+            assert not set(groups[rows]) & set(groups[~rows])
+            assert abs(rows.sum() - fraction * len(rows)) <= 2
+            assert labels[rows].any(0).all()
+        share = labels[subsets[0.1], 0].mean()
+        assert abs(share - labels[:, 0].mean()) < 0.05
+
+
+def test_subsets_differ_by_seed_and_ignore_row_and_column_order():
+    _, labels, groups, _ = planted()
+    order = np.random.default_rng(1).permutation(len(groups))
+    one = label_subsets(groups, labels, (0.1,), 0)[0.1]
+    assert set(groups[one]) != set(groups[label_subsets(groups, labels, (0.1,), 1)[0.1]])
+    again = label_subsets(groups[order], labels[order][:, [2, 0, 1]], (0.1,), 0)[0.1]
+    assert set(groups[one]) == set(groups[order][again])
+
+
+def test_ridge_solution_equals_scikit_learn():
+    x, labels, _, _ = planted()
+    score, _ = fit_ridge(x[:300], labels[:300], x[300:], labels[300:], 0, (0.01,))
+    standard = (x - x[:300].mean(0)) / x[:300].std(0)
+    for c in range(3):
+        reference = LogisticRegression(C=1 / (300 * 0.01), tol=1e-8, max_iter=1000)
+        expected = reference.fit(standard[:300], labels[:300, c]).decision_function(standard)
+        np.testing.assert_allclose(score(x)[:, c], expected, atol=0.02)
+
+
+def test_more_features_than_rows_are_solved_too():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(300, 150)).astype(np.float32)
+    labels = x[:, :3] > 0
+    score, _ = fit_ridge(x[:60], labels[:60], x[60:], labels[60:], 0, (0.1,))
+    standard = (x - x[:60].mean(0)) / x[:60].std(0)
+    reference = LogisticRegression(C=1 / (60 * 0.1), tol=1e-8, max_iter=1000).fit(standard[:60], labels[:60, 0])
+    np.testing.assert_allclose(score(x)[:, 0], reference.decision_function(standard), atol=0.02)
+
+
+def test_a_large_useless_part_does_not_drown_the_others():
+    rng = np.random.default_rng(5)
+    signal = rng.normal(size=(1200, 20)).astype(np.float32)
+    labels = signal[:, :3] + 0.5 * rng.normal(size=(1200, 3)) > 0
+    x = np.concatenate([signal, rng.normal(size=(1200, 200))], 1).astype(np.float32)
+    train, val, test = slice(0, 80), slice(80, 600), slice(600, 1200)
+
+    def value(parts):
+        score, _ = fit_ridge(x[train], labels[train], x[val], labels[val], 0, STRENGTHS, parts)
+        return auroc.macro_auroc(labels[test], score(x[test]))[0]
+
+    assert value([20, 200]) > value(None) + 0.03
+    assert [len(part_weights(parts)) for parts in ([220], [20, 200], [20, 200, 5])] == [1, 3, 7]
+    with pytest.raises(InputError, match=r"parts of \[20, 20\] are not the 220 features"):
+        study.linear_fits({"x": x}, 1200, "ridge", parts={"x": [20, 20]})
+
+
+def test_signal_is_found_and_noise_scores_a_half():
+    x, labels, groups, splits = planted(patients=600)
+    noise = np.random.default_rng(9).normal(size=x.shape).astype(np.float32)
+    result = run({"signal": x, "noise": noise}, labels, groups, splits, fractions=(0.1, 1.0), seeds=2)
+    cells = {(cell["model"], cell["fraction"]): cell for cell in result["cells"]}
+    best = auroc.macro_auroc(labels[splits == "test"], x[splits == "test", :3])[0]  # the planted direction itself
+    assert cells["signal", 1.0]["macro_auroc"] > best - 0.02
+    assert 0.7 < cells["signal", 0.1]["macro_auroc"] < cells["signal", 1.0]["macro_auroc"]
+    assert abs(cells["noise", 1.0]["macro_auroc"] - 0.5) < 0.08
+    for cell in result["cells"]:
+        assert cell["low"] < cell["macro_auroc"] < cell["high"]
+        assert list(cell["per_class"]) == CLASSES and len(cell["per_seed"]) == 2
+    gains = {gap["fraction"]: gap for gap in result["differences"]}
+    assert gains[1.0]["control"] == "noise" and gains[1.0]["low"] > 0.15
+    assert not result["notes"]
+    json.dumps(result, allow_nan=False)
+
+
+def listen(kept):
+    def on_scores(model, fraction, seed, records, classes, scores):
+        kept[model, fraction, seed] = (records, classes, scores)
+
+    return on_scores
+
+
+@pytest.mark.parametrize("protocol", ["ridge", "paper", "release"])
+def test_scores_equal_scikit_learn_on_the_same_scores(protocol):
+    x, labels, groups, splits = planted()
+    kept = {}
+    options = {"fractions": (0.1, 1.0), "seeds": 2, "protocol": protocol, "on_scores": listen(kept)}
+    result = run(np.round(x, 1), labels, groups, splits, **options)
+    for cell in result["cells"]:
+        for seed, value in enumerate(cell["per_seed"]):
+            _, classes, scores = kept["model", cell["fraction"], seed]
+            assert classes == CLASSES
+            assert value == pytest.approx(roc_auc_score(labels[splits == "test"], scores, average="macro"), abs=1e-12)
+
+
+def test_f1_is_that_of_validation_thresholds_beside_always_yes():
+    x, labels, groups, splits = planted()
+    y_val, y_test = (labels[splits == s] for s in ("validation", "test"))
+    kept = {}
+    cell = run(x, labels, groups, splits, on_scores=listen(kept))["cells"][0]
+    score, _ = fit_ridge(
+        x[splits == "train"], labels[splits == "train"], x[splits == "validation"], y_val, 0, STRENGTHS
+    )
+    val_scores, test_scores = score(x[splits == "validation"]), kept["model", 1.0, 0][2]
+    expected = []
+    for c, name in enumerate(CLASSES):
+        cuts = np.unique(val_scores[:, c])
+        best = cuts[np.argmax([f1_score(y_val[:, c], val_scores[:, c] >= cut) for cut in cuts])]
+        expected.append(f1_score(y_test[:, c], test_scores[:, c] >= best))
+        assert cell["per_class"][name]["f1"] == pytest.approx(expected[-1], abs=0.02)
+        always = f1_score(y_test[:, c], np.ones(len(y_test)))
+        assert cell["per_class"][name]["f1_always_yes"] == pytest.approx(always)
+    assert cell["macro_f1"] == pytest.approx(np.mean(expected), abs=0.01)
+    assert cell["f1_low"] < cell["macro_f1"] < cell["f1_high"] and cell["macro_f1"] > cell["f1_always_yes"]
+
+
+def test_class_without_validation_positives_has_auroc_but_no_f1():
+    x, labels, groups, splits = planted()
+    labels[splits == "validation", 1] = False
+    result = run(x, labels, groups, splits)
+    cell = result["cells"][0]
+    assert cell["per_class"]["MI"]["f1"] is None and cell["per_class"]["MI"]["auroc"] > 0.6
+    assert cell["macro_f1"] == pytest.approx(np.mean([cell["per_class"][name]["f1"] for name in ("AF", "NORM")]))
+    assert any("MI" in note and "no F1" in note for note in result["notes"])
+    json.dumps(result, allow_nan=False)
+
+
+def test_windows_of_a_record_are_scored_together():
+    x, labels, groups, splits = planted()
+    records = np.arange(len(x)) // 2  # the two rows of a patient become two windows of one record
+    labels = np.repeat(labels[::2], 2, axis=0)
+    kept = {}
+    cell = run(x, labels, groups, splits, records=records, on_scores=listen(kept))["cells"][0]
+    ids, _, scores = kept["model", 1.0, 0]
+    test = splits == "test"
+    assert sorted(ids) == sorted(set(records[test])) and len(scores) == test.sum() // 2
+    one = {}
+    run(x, labels, groups, splits, on_scores=listen(one))
+    np.testing.assert_allclose(scores, one["model", 1.0, 0][2].reshape(-1, 2, 3).mean(1))
+    assert cell["per_class"]["AF"]["test_positives"] == labels[test][::2, 0].sum()
+
+
+def test_several_features_under_one_name_are_averaged():
+    x, labels, groups, splits = planted()
+    noise = np.random.default_rng(8).normal(size=x.shape).astype(np.float32)
+    both, first, second = (run(f, labels, groups, splits)["cells"][0] for f in ({"m": [x, noise]}, x, noise))
+    assert both["per_fit"] == [first["macro_auroc"], second["macro_auroc"]]
+    assert both["macro_auroc"] == pytest.approx((first["macro_auroc"] + second["macro_auroc"]) / 2)
+    assert both["low"] < both["macro_auroc"] < both["high"]
+
+
+def test_row_and_class_order_change_nothing():
+    x, labels, groups, splits = planted()
+    one = run(x, labels, groups, splits, fractions=(0.1, 1.0), seeds=2)
+    rows, columns = np.random.default_rng(2).permutation(len(x)), [1, 2, 0]
+    names = [CLASSES[c] for c in columns]
+    two = run(
+        x[rows], labels[rows][:, columns], groups[rows], splits[rows], fractions=(1.0, 0.1), seeds=2, class_names=names
+    )
+    for a, b in zip(one["cells"], two["cells"], strict=True):
+        assert a["macro_auroc"] == pytest.approx(b["macro_auroc"], abs=1e-3)
+        assert (a["low"], a["high"]) == pytest.approx((b["low"], b["high"]), abs=1e-3)
+        assert a["per_class"]["MI"]["auroc"] == pytest.approx(b["per_class"]["MI"]["auroc"], abs=1e-3)
+
+
+def test_scale_and_shift_of_features_change_nothing_in_ridge():
+    x, labels, groups, splits = planted()
+    moved = np.concatenate([x * 50 + 7, np.full((len(x), 2), 3.0, np.float32)], 1)  # and two constant features
+    one, two = (run(f, labels, groups, splits)["cells"][0]["macro_auroc"] for f in (x, moved))
+    assert one == pytest.approx(two, abs=2e-3)
+
+
+def test_ridge_and_paper_agree_whatever_the_scale_and_a_fit_cut_short_is_reported():
+    x, labels, groups, splits = planted(patients=8000, noise=0.3)
+    ridge = run(x, labels, groups, splits, resamples=20)["cells"][0]
+    paper = run(0.001 * x, labels, groups, splits, resamples=20, protocol="paper")["cells"][0]
+    assert abs(ridge["macro_auroc"] - paper["macro_auroc"]) < 0.015
+    release = run(0.001 * x, labels, groups, splits, resamples=20, protocol="release", fractions=(0.02, 1.0))
+    assert any("0.02 of the labels: model was still improving after 50 epochs" in note for note in release["notes"])
+
+
+def test_class_absent_from_a_split_is_named_and_left_out():
+    x, labels, groups, splits = planted()
+    labels[splits == "test", 1] = False
+    result = run(x, labels, groups, splits)
+    assert list(result["cells"][0]["per_class"]) == ["AF", "NORM"]
+    assert any("MI" in note and "test" in note for note in result["notes"])
+    only = np.stack([labels[:, 0], np.ones(len(x), bool)], 1)
+    result = run(x, only, groups, splits, class_names=["AF", "always"])
+    assert list(result["cells"][0]["per_class"]) == ["AF"] and len(result["notes"]) == 3
+
+
+def test_small_subset_is_reported():
+    x, labels, groups, splits = planted()
+    notes = run(x, labels, groups, splits, fractions=(0.001, 1.0))["notes"]
+    assert any(note.startswith("0.001 of the labels") for note in notes)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            lambda x, y, g, s: (x, y, g, np.where(s == "validation", "train", s)),
+            "no labelled row in the validation split",
+        ),
+        (lambda x, y, g, s: (x, y, np.full(len(g), "p"), s), "patient p is in the train split and in another"),
+        (lambda x, y, g, s: (x, np.zeros_like(y), g, s), "no class has positive and negative rows"),
+        (lambda x, y, g, s: (x[:-1], y, g, s), "do not match"),
+        (lambda x, y, g, s: (np.where(x > 2, np.nan, x), y, g, s), "not finite"),
+        (
+            lambda x, y, g, s: (x, y, g, np.where((s == "train") & (np.cumsum(s == "train") > 4), "-", s)),
+            "4 training rows are too few for 3 classes",
+        ),
+    ],
+)
+def test_unusable_input_says_why(change, words):
+    with pytest.raises(InputError, match=words):
+        run(*change(*planted()))
+
+
+def test_table_survives_the_file(tmp_path):
+    one = table(window=np.zeros(600, np.int64))
+    save_table(tmp_path / "emb.npz", one)
+    two = load_table(tmp_path / "emb.npz")
+    np.testing.assert_array_equal(one.embedding, two.embedding)
+    assert two.keys[0] == "r0000#0" and one.labels == two.labels and one.tasks == two.tasks == {"diagnosis": CLASSES}
+    assert one.parts == two.parts and two.metadata == {"preprocess_hash": "abc"}
+
+
+def test_file_that_is_not_ours_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no such embeddings file"):
+        load_table(tmp_path / "absent.npz")
+    for name, data in {"text.npz": b"hello", "empty.npz": b"", "zip.npz": b"PK\x03\x04broken"}.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match=name):
+            load_table(tmp_path / name)
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(InputError, match="has no record_id"):
+        load_table(tmp_path / "other.npz")
+    twice = table()
+    twice.record_id[1] = "r0000"
+    save_table(tmp_path / "twice.npz", twice)
+    with pytest.raises(InputError, match="r0000 occurs more than once"):
+        load_table(tmp_path / "twice.npz")
+
+
+def test_control_is_joined_by_record_and_must_match():
+    one, order = table(), np.random.default_rng(4).permutation(600)
+    fields = ("record_id", "patient_id", "split", "embedding")
+    shuffled = {name: getattr(one, name)[order] for name in fields} | {"labels": [one.labels[i] for i in order]}
+    np.testing.assert_array_equal(align_features(one, table(**shuffled), "c"), one.embedding)
+    renamed = one.record_id.copy()
+    renamed[7] = "x1"
+    with pytest.raises(InputError, match="r0007 missing from it, x1 only in it"):
+        align_features(one, table(record_id=renamed), "c")
+    with pytest.raises(InputError, match="other labels for r0003"):
+        align_features(one, table(labels=[*one.labels[:3], {}, *one.labels[4:]]), "c")
+
+
+def test_command_prints_a_table_and_writes_json(tmp_path, capsys):
+    one = table()
+    save_table(tmp_path / "emb.npz", one)
+    random = table(embedding=np.random.default_rng(5).normal(size=(600, 20)).astype(np.float32))
+    save_table(tmp_path / "random.npz", random)
+    out = tmp_path / "out" / "probe.json"
+    flags = [f"--embeddings={tmp_path / 'emb.npz'}", f"--control=random={tmp_path / 'random.npz'}", f"--out={out}"]
+    probing_door.main([*flags, "--fractions=0.1,1", "--seeds=2", "--resamples=50", "--parts", "--per_class"])
+    printed = capsys.readouterr().out
+    assert "| diagnosis | embedding |" in printed and "| diagnosis | embedding - random | +" in printed
+    assert "embedding: dynamics only" in printed and "| diagnosis | MI | random |" in printed
+    result = json.loads(out.read_text())["results"][0]
+    assert result["models"] == ["embedding", "embedding: structure only", "embedding: dynamics only", "random"]
+    with pytest.raises(InputError, match="no record is labelled for task 'rhythm'; the file has diagnosis"):
+        probing_door.main([*flags, "--task=rhythm"])
+    with pytest.raises(InputError, match="NAME=FILE"):
+        probing_door.main([flags[0], "--control=random.npz"])
+
+
+def write_csv(path, columns, rows):
+    path.write_text("\n".join([",".join(columns), *(",".join(row) for row in rows)]) + "\n")
+    return path
+
+
+def test_labels_and_splits_of_a_csv_replace_those_of_the_file(tmp_path):
+    one = table()
+    rows = [[r, "a;b" if i % 3 else "", ("train", "test")[i % 2]] for i, r in enumerate(one.record_id[:-2])]
+    path = write_csv(tmp_path / "labels.csv", ["record_id", "diagnosis", "split"], [*rows, ["x9", "a", "train"]])
+    joined, notes = join_labels(one, path)
+    assert joined.tasks == {"diagnosis": ["a", "b"]} and joined.labels[0] == {"diagnosis": []}
+    assert joined.labels[1] == {"diagnosis": ["a", "b"]} and joined.labels[-1] == {}
+    assert joined.split[:2].tolist() == ["train", "test"] and joined.split[-1] == ""
+    assert len(notes) == 2 and "x9" in notes[0] and "r0598, r0599" in notes[1]
+    assert one.tasks == {"diagnosis": CLASSES}  # the table itself is as it was
+
+
+def test_labels_by_patient_reach_all_records_and_keep_the_other_tasks(tmp_path):
+    one = table()
+    path = write_csv(tmp_path / "l.csv", ["patient_id", "sepsis"], [[p, "yes"] for p in np.unique(one.patient_id)[:9]])
+    joined, _ = join_labels(one, path)
+    assert sum(row.get("sepsis") == ["yes"] for row in joined.labels) == 18
+    assert joined.split.tolist() == one.split.tolist() and all("diagnosis" in row for row in joined.labels)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("record_id,x\nq1,a\nq2,b\n", "no record_id of it is in the embeddings: q1, q2, not r0000"),
+        ("id,x\nr0001,a\n", "needs a column record_id or patient_id"),
+        ("record_id,x\nr0001,a\nr0001,b\n", "line 3: record_id r0001 was listed before"),
+        ("record_id,split,x\nr0001,dev,a\n", "line 2: split 'dev'"),
+        ("record_id\nr0001\n", "no label column"),
+    ],
+)
+def test_csv_that_cannot_be_joined_says_why(tmp_path, text, words):
+    (tmp_path / "l.csv").write_text(text)
+    with pytest.raises(InputError, match=words):
+        join_labels(table(), tmp_path / "l.csv")
+
+
+def test_embeddings_without_splits_are_split_by_patient():
+    one = table(split=np.full(600, ""))
+    split, notes = ensure_splits(one)
+    assert set(split.split) == {"train", "validation", "test"} and 0.7 < (split.split == "train").mean() < 0.9
+    assert "80/10/10" in notes[0]
+    for patient in np.unique(one.patient_id)[:50]:
+        assert len(set(split.split[one.patient_id == patient])) == 1
+    assert ensure_splits(table())[1] == []
+
+
+def test_command_joins_a_csv_and_writes_predictions(tmp_path, capsys):
+    one = table(split=np.full(600, ""), labels=[{}] * 600)
+    save_table(tmp_path / "emb.npz", one)
+    _, labels, _, _ = planted()
+    rows = [[r, "AF" if yes else ""] for r, yes in zip(one.record_id, labels[:, 0], strict=True)]
+    csv_file, scores = write_csv(tmp_path / "labels.csv", ["record_id", "af"], rows), tmp_path / "deep" / "scores.csv"
+    with pytest.raises(InputError, match="no record carries labels"):
+        probing_door.main([f"--embeddings={tmp_path / 'emb.npz'}"])
+    flags = [f"--embeddings={tmp_path / 'emb.npz'}", f"--labels={csv_file}", f"--out={tmp_path / 'probe.json'}"]
+    probing_door.main([*flags, "--fractions=0.1,1", "--seeds=2", "--resamples=20", f"--predictions={scores}"])
+    assert "80/10/10" in capsys.readouterr().out
+    result = json.loads((tmp_path / "probe.json").read_text())["results"][0]
+    truth = dict(zip(one.record_id, labels[:, 0], strict=True))
+    with open(scores, newline="") as file:
+        written = [(truth[row["record_id"]], float(row["af:AF"])) for row in csv.DictReader(file)]
+    assert len(written) == result["splits"]["test"]["rows"]
+    cell = next(cell for cell in result["cells"] if cell["fraction"] == 1.0)
+    assert roc_auc_score(*zip(*written, strict=True)) == pytest.approx(cell["per_seed"][0], abs=1e-6)
+
+
+def test_command_tells_one_class_labels_in_one_line(tmp_path):
+    save_table(tmp_path / "emb.npz", table(labels=[{"diagnosis": ["AF"]}] * 600))
+    done = run_command("lvcg_jax.probe", f"--embeddings={tmp_path / 'emb.npz'}")
+    assert_one_line_error(done, "no class has positive and negative rows", "AF")

@@ -1,0 +1,46 @@
+"""A disk that fills and shards that go bad while a run is under way: one line that says what, and nothing lost."""
+
+import resource
+import shutil
+import subprocess
+
+from helpers.commands import assert_one_line_error, run, start, train_arguments, wait_for_step
+
+from data_prep.dataset.shards import ShardSet
+
+LONG = ("--config.train.steps=4000", "--config.train.checkpoint_every=5", "--config.train.validate_every=100000")
+
+
+def finished(process) -> subprocess.CompletedProcess:
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def test_a_full_disk_ends_the_run_in_one_line_and_the_last_checkpoint_is_usable(shards_dir, tmp_path):
+    arguments = train_arguments(tmp_path / "run", shards_dir, *LONG)
+    process = start("lvcg_jax.train", *arguments)
+    wait_for_step(tmp_path / "run", 12, process)
+    resource.prlimit(
+        process.pid, resource.RLIMIT_FSIZE, (8192, 8192)
+    )  # no file may grow beyond this, as on a full disk
+    assert_one_line_error(finished(process), "checkpoint could not be written", "disk full", "intact")
+    process = start("lvcg_jax.train", *arguments)
+    wait_for_step(tmp_path / "run", 30, process)
+    process.terminate()
+    done = finished(process)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "resuming" in done.stderr
+
+
+def test_a_shard_that_goes_bad_under_a_run_is_named(shards_dir, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(shards_dir, data)
+    process = start("lvcg_jax.train", *train_arguments(tmp_path / "run", data, *LONG))
+    wait_for_step(tmp_path / "run", 3, process)
+    shard = ShardSet(data, "train").paths[0]
+    with open(shard, "r+b") as file:
+        file.seek(256)
+        file.write(bytes(shard.stat().st_size - 256))
+    assert_one_line_error(finished(process), shard.name)
+    (data / shard.name).unlink()
+    assert_one_line_error(run("lvcg_jax.train", *train_arguments(tmp_path / "run", data, *LONG)), shard.name, "missing")

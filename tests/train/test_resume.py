@@ -1,0 +1,151 @@
+"""Runs that are killed, preempted or moved: the result is that of a run nobody touched."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.commands import ROOT, run, start, train_arguments, wait_for_step
+
+from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.runs.metrics_log import read_metrics
+
+STEPS = 26
+# One compiled shape, and a rate at which rounding noise does not grow faster than it can be compared.
+SETTINGS = (
+    f"--config.train.steps={STEPS}",
+    "--config.data.pack=False",
+    "--config.optim.learning_rate=1e-4",
+    "--config.train.checkpoint_every=6",
+    "--config.train.validate_every=1000",
+)
+
+
+@pytest.fixture(scope="module")
+def reference(shards_dir, tmp_path_factory):
+    """One uninterrupted run on one device."""
+    workdir = tmp_path_factory.mktemp("reference") / "run"
+    done = run("lvcg_jax.train", *train_arguments(workdir, shards_dir, *SETTINGS))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "finished" in done.stderr
+    return workdir
+
+
+def train_losses(workdir):
+    return {row["step"]: row["loss"] for row in read_metrics(workdir) if row["kind"] == "train"}
+
+
+def parameters(workdir):
+    import jax
+
+    return jax.tree.leaves(LVCG.load(workdir, "latest").variables)
+
+
+def assert_same_run(workdir, reference):
+    """Bit for bit: every logged loss and every parameter."""
+    assert train_losses(workdir) == train_losses(reference)
+    for mine, theirs in zip(parameters(workdir), parameters(reference), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(shards_dir, reference, tmp_path):
+    arguments = train_arguments(tmp_path / "run", shards_dir, *SETTINGS)
+    process = start("lvcg_jax.train", *arguments)
+    wait_for_step(tmp_path / "run", random.randint(2, STEPS - 8), process)
+    time.sleep(random.random() * 0.2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    done = run("lvcg_jax.train", *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same_run(tmp_path / "run", reference)
+
+
+def test_sigterm_saves_and_the_same_command_resumes(shards_dir, reference, tmp_path):
+    arguments = train_arguments(tmp_path / "run", shards_dir, *SETTINGS, "--config.train.checkpoint_every=1000")
+    process = start("lvcg_jax.train", *arguments)
+    wait_for_step(tmp_path / "run", 7, process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err[-3000:]
+    assert "preempted" in err
+    done = run("lvcg_jax.train", *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "resuming" in done.stderr
+    assert_same_run(tmp_path / "run", reference)
+
+
+def assert_close_losses(workdir, reference):
+    mine, theirs = train_losses(workdir), train_losses(reference)
+    for step in range(1, STEPS + 1):
+        assert mine[step] == pytest.approx(theirs[step], rel=1e-5), f"step {step}"
+
+
+def test_eight_devices_equal_one_and_one_can_go_on(shards_dir, reference, tmp_path):
+    arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
+    process = start("lvcg_jax.train", *arguments, devices=8)
+    wait_for_step(tmp_path, 20, process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err[-3000:]
+    done = run("lvcg_jax.train", *arguments, devices=1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_close_losses(tmp_path, reference)
+
+
+def test_sharded_parameters_equal_replicated_ones(shards_dir, reference, tmp_path):
+    spread = ("--config.mesh.shard_parameters=data", "--config.mesh.shard_min_size=64")
+    done = run("lvcg_jax.train", *train_arguments(tmp_path, shards_dir, *SETTINGS, *spread), devices=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_close_losses(tmp_path, reference)
+
+
+def start_two_processes(*arguments: str) -> subprocess.Popen:
+    """launch/local_multihost.sh: 2 processes of 4 devices."""
+    more = {"PROCESSES": "2", "DEVICES": "4", "LVCG_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        ["bash", str(ROOT / "launch" / "local_multihost.sh"), *arguments],
+        env={**os.environ, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def children_of(process: subprocess.Popen) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(shards_dir, reference, tmp_path):
+    arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
+    both = start_two_processes(*arguments)
+    wait_for_step(tmp_path, random.randint(6, STEPS - 8), both)
+    os.kill(random.choice(children_of(both)), signal.SIGKILL)
+    both.communicate(timeout=60)
+    assert both.returncode not in (0, None), "the launcher reports the failure, and leaves nobody waiting"
+    again = start_two_processes(*arguments)
+    _, err = again.communicate(timeout=200)
+    assert again.returncode == 0, err[-3000:]
+    assert "resuming" in err
+    assert_close_losses(tmp_path, reference)
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(shards_dir, reference, tmp_path):
+    import shutil
+
+    shutil.copytree(reference, tmp_path / "run")
+    newest = tmp_path / "run" / "checkpoints" / str(STEPS)
+    for file in (newest / "state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    done = run("lvcg_jax.train", *train_arguments(tmp_path / "run", shards_dir, *SETTINGS))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"checkpoint {STEPS} cannot be read" in done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {row["step"] for row in rows if row["kind"] == "train"} == set(range(1, STEPS + 1))

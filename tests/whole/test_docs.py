@@ -1,0 +1,217 @@
+"""The documentation: every example runs or says why not, every flag exists, nothing is left out, the site builds."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.commands import ROOT
+from helpers.doc_blocks import check_command, inline_commands, main_of, module_of, pages, read_blocks, split_command
+
+# What stands in the folder that commands are run in, under the names that the documentation uses.
+RUNS = ("runs/paper", "runs/demo/run-seed0", "runs/my_first")  # finished: a train command finds nothing left to do
+SHARDS = ("data/ptbxl",)
+RECORD = "records/000/00000_00"
+WORDS = {  # what a reader puts in
+    "FOLDER": "my_ecgs",
+    "FILE": f"my_ecgs/{RECORD}.hea",
+    "ID": RECORD,
+}
+SMALLER = {  # the same at toy size
+    "--patients=200": "--patients=24",
+    "--workers=2": "--workers=1",
+    "configs/pretrain.py:demo": "configs/pretrain.py:smoke",
+    " --random_weights=0": "",  # compiles a whole training pass; tests/test_embed.py and test_results.py do it
+}
+MORE_FLAGS = {  # that make a command quick
+    "lvcg_jax.probe": ["--resamples=20", "--seeds=1", "--fractions=1"],
+    "lvcg_jax.reconstruct": ["--limit=10", "--morphology=2", "--resamples=20"],
+    "lvcg_jax.export": ["--platforms=cpu"],
+}
+
+
+class Workspace:
+    """A folder with what the documentation speaks of; each command is run in it once, whichever page it is on."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.done = folder, set()
+
+    def run(self, line: str) -> None:
+        for word, value in WORDS.items():
+            line = re.sub(rf"(?<![\w]){word}(?![\w])", value, line)
+        for large, small in SMALLER.items():
+            line = line.replace(large, small)
+        words = split_command(line)
+        if tuple(words) in self.done or words[0] == "source":
+            return
+        self.done.add(tuple(words))
+        ours = module_of(words)
+        assert ours, f"only our own commands are run: {line}"
+        module, flags = ours
+        if module == "lvcg_jax.train":
+            train(flags)
+        else:
+            assert not main_of(module)([*flags, *MORE_FLAGS.get(module, [])]), line
+
+
+def train(flags: list[str]) -> None:
+    """The main job within this process: flags as on its command line."""
+    from lvcg_jax.config.fields import flatten
+    from lvcg_jax.config.files import read_config_file
+    from lvcg_jax.train.loop import train_and_evaluate
+
+    values = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
+    config, workdir = read_config_file(values.pop("config")), values.pop("workdir")
+    kinds = {name: type(value) for name, value in flatten(config).items()}
+    fields = {name.removeprefix("config."): text for name, text in values.items()}
+    config.update_from_flattened_dict({name: kinds[name](text) for name, text in fields.items()})
+    assert train_and_evaluate(config, workdir) == "finished"
+
+
+@pytest.fixture(scope="module")
+def workspace(raw_corpus, shards_dir, trained_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("docs")
+    for name in ("configs", "launch"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(raw_corpus, folder / "my_ecgs")
+    for source, names in ((trained_run, RUNS), (shards_dir, SHARDS)):
+        for name in names:
+            shutil.copytree(source, folder / name)
+    return Workspace(folder)
+
+
+@pytest.fixture(scope="module")
+def ecg():
+    """The array that examples call `signal`: leads I, II and V2 at 500 Hz."""
+    from data_prep.synthetic_heart.records import make_record
+
+    return make_record(rate=500)[0][:, [0, 1, 7]]
+
+
+@pytest.fixture(scope="module")
+def all_packaged(packaged, tmp_path_factory):
+    """The toy weights under every name that the pages use."""
+    folder = tmp_path_factory.mktemp("all_packaged")
+    for path in packaged.iterdir():
+        for name in ("best", "small", "paper"):
+            shutil.copy(path, folder / f"{name}{path.suffix}")
+    return folder
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if any(block.is_run for block in read_blocks(page))])
+def test_what_a_page_shows_runs(page, workspace, ecg, all_packaged, monkeypatch):
+    monkeypatch.chdir(workspace.folder)
+    monkeypatch.setattr("lvcg_jax.runs.weights.PACKAGED", all_packaged)
+    names = {"signal": ecg}
+    for block in read_blocks(page):
+        if block.is_run and block.language == "python":
+            exec(compile("\n" * block.line + block.text, page, "exec"), names)
+        elif block.is_run:
+            for line in block.commands:
+                workspace.run(line)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_and_flags_exist(page):
+    """Also of blocks that are not run, and of commands within a sentence."""
+    for block in read_blocks(page):
+        if block.language == "bash":
+            for line in block.commands:
+                check_command(line, block.where, whole=True)
+        elif block.language == "python":
+            compile(block.text, block.where, "exec")
+        else:
+            assert block.why is None, f"{block.where}: only bash and python blocks are run, so only they are marked"
+    for line in inline_commands(page):
+        check_command(line, f"{page}: {line}", whole=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "lvcg embedd --out=e.npz",
+        "lvcg embed --checkpoints=runs/paper --data=data/ptbxl --out=e.npz",
+        "lvcg embed --check=runs/paper --data=data/ptbxl --out=e.npz",
+        "lvcg embed --checkpoint=runs/paper --rows=both --out=e.npz",
+        "python -m lvcg_jax.train --config=configs/pretrain.py --workdir=runs/a --config.optim.rate=1",
+        "bash launch/local_multihost.sh --workdirs=runs/a",
+        "bash launch/start.sh",
+        "launch --everything",
+    ],
+)
+def test_a_command_that_drifted_is_noticed(line):
+    with pytest.raises((AssertionError, pytest.fail.Exception), match="here:"):
+        check_command(line, "here", whole=True)
+
+
+def test_every_command_and_corpus_and_field_is_documented():
+    from data_prep.corpora.corpus import CORPORA
+    from data_prep.ecg.preprocess import Preprocess
+    from data_prep.ecg.quality import KINDS
+
+    sources = [*(ROOT / "lvcg_jax").glob("*.py"), *(ROOT / "data_prep").glob("*.py")]
+    commands = [f"{path.parent.name}.{path.stem}" for path in sources if "run_command(" in path.read_text()]
+    commands = [name for name in commands if name != "data_prep.base.command"]
+    cli, data, preprocessing = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("cli", "data", "preprocessing"))
+    rows = re.findall(r"^\| `python -m ([\w.]+)` \|", cli, re.MULTILINE)
+    assert sorted(rows) == sorted(commands)
+    shown = [split_command(line) for block in read_blocks("docs/cli.md") for line in block.commands]
+    assert set(commands) <= {words[2] for words in shown if words[:2] == ["python", "-m"]}, "an example for each"
+    assert [name for name in CORPORA if f"`{name}`" not in data] == []
+    assert [name for name in Preprocess().to_dict() if f"`{name}`" not in preprocessing] == []
+    assert [word for word in KINDS if f"`{word}`" not in preprocessing] == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_config_fields_that_a_page_names_exist(page):
+    from lvcg_jax.config.fields import flatten
+    from lvcg_jax.config.files import read_config_file
+
+    fields = flatten(read_config_file(ROOT / "configs" / "pretrain.py"))
+    sections = "|".join(sorted({name.split(".")[0] for name in fields if "." in name}))
+    named = re.findall(rf"`(?:--config\.)?((?:{sections})\.[a-z_]+)`", (ROOT / page).read_text())
+    assert [name for name in named if name not in fields and not name.endswith((".py", ".sh", ".md"))] == []
+
+
+def test_links_of_the_start_page_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text())
+    assert len(links) > 10
+    assert [link for link in links if "://" not in link and not (ROOT / link).is_file()] == []
+
+
+def test_citation_is_of_this_version():
+    from lvcg_jax import __version__
+
+    citation = yaml.safe_load((ROOT / "docs" / "CITATION.cff").read_text())
+    assert citation["version"] == __version__ and citation["license"] == "MIT"
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert f"## {__version__}" in (ROOT / "docs" / "CHANGELOG.md").read_text()
+
+
+def test_site_builds_without_a_warning_and_without_the_network(tmp_path):
+    """The docs as they are, but for a folded table, a page that is not there (it leaves the menu) and a new one."""
+    docs = shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    with (docs / "results.md").open("a") as page:
+        page.write("\n<details><summary>more</summary>\n\n|a|b|\n|---|---|\n|only here|2|\n\n</details>\n")
+    (docs / "another.md").write_text("# Another page\n")
+    (docs / "soak.md").unlink()
+    for page in ("launch.md", "scaling.md"):
+        (docs / page).write_text((docs / page).read_text().replace("(soak.md)", "(index.md)"))
+    config = (ROOT / ".mkdocs.yml").read_text().replace("paths: [.]", f"paths: [{json.dumps(str(ROOT))}]")
+    (tmp_path / ".mkdocs.yml").write_text(config)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", ".mkdocs.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr[-3000:]
+    site = tmp_path / "build" / "site"
+    menu = (site / "index.html").read_text()
+    assert 'href="results.html"' in menu and 'href="another.html"' in menu and 'href="soak.html"' not in menu
+    assert "<td>only here</td>" in (site / "results.html").read_text()
+    api = (site / "api.html").read_text()
+    assert 'id="lvcg_jax.embed.lvcg.LVCG.embed"' in api and "with its lead names in any order and case" in api
+    for page in site.glob("*.html"):
+        fetched = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(https?:[^\"]*)", page.read_text())
+        assert fetched == [], page.name
