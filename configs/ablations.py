@@ -1,7 +1,9 @@
-"""Ablations: one small change each, on the paper's config here and on any other with lvcg_jax.studies.ablate.
+"""Ablations: one small change each, on the paper's config here and on any other with
+lvcg_jax.studies.ablate.
 
-python -m lvcg_jax.train --config=configs/ablations.py:ecg_space --workdir=runs/ecg_space --config.data.dir=SHARDS
-lvcg ablate --base=configs/pretrain.py --data=SHARDS --steps=2000 --seeds=3 --out=runs/ablations
+python -m lvcg_jax.train --config=configs/ablations.py:ecg_space --workdir=runs/ecg_space
+--config.data.dir=SHARDS lvcg ablate --base=configs/pretrain.py --data=SHARDS --steps=2000 --seeds=3
+--out=runs/ablations
 """
 
 from pathlib import Path
@@ -39,7 +41,8 @@ def no_bottleneck(c: ConfigDict) -> None:
 
 
 def no_temporal(c: ConfigDict) -> None:
-    """No GRU: hidden leads are decoded from the encoder's token of the same beat; e_dyn is the last beat's token."""
+    """No GRU: hidden leads are decoded from the encoder's token of the same beat; e_dyn is the last
+    beat's token."""
     c.model.dynamics = "none"
     c.model.state_dim = c.model.token_dim
     c.loss.lambda_temp = 0.0

@@ -12,8 +12,8 @@
     python -m lvcg_jax.train --config=configs/pretrain.py:demo --workdir=runs/demo
     python -m lvcg_jax.train --config=configs/pretrain.py:smoke --workdir=runs/smoke
 
-Without `data.dir` a synthetic data set is made in the run directory. Any field can be changed on the command line
-(`--config.optim.learning_rate=1e-3`); an unknown field is refused.
+Without `data.dir` a synthetic data set is made in the run directory. Any field can be changed on
+the command line (`--config.optim.learning_rate=1e-3`); an unknown field is refused.
 """
 
 from ml_collections import ConfigDict, config_dict
@@ -24,19 +24,22 @@ def paper() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0
 
-    c.preprocess = ConfigDict()  # the fields of data_prep.ecg.preprocess.Preprocess; must be those of the shards
+    # the fields of data_prep.ecg.preprocess.Preprocess; must be those of the shards
+    c.preprocess = ConfigDict()
     c.preprocess.rate = 100.0  # f_s, Hz
     c.preprocess.seconds = 10.0  # T
     c.preprocess.band_low = 0.67  # Hz, zero-phase Butterworth
     c.preprocess.band_high = 40.0
     c.preprocess.filter_order = 3  # open
-    c.preprocess.normalise = "lead"  # z-score of each lead; 'record': one scale for all leads, keeps III = II - I
+    # z-score of each lead; 'record': one scale for all leads, keeps III = II - I
+    c.preprocess.normalise = "lead"
     c.preprocess.max_gap_seconds = 0.1  # open: longer gaps make the lead missing
     c.preprocess.max_mv = 20.0  # open: samples beyond are gaps
     c.preprocess.flat_mv = 0.03  # open: a lead that spans less is missing
     c.preprocess.flat_share = 0.5  # open: a lead that stands still for this share is missing
     c.preprocess.rail_share = 0.02  # open: a lead with this share of samples at its rail is missing
-    c.preprocess.recover_limb_leads = True  # open: limb leads that follow exactly from others are recovered
+    # open: limb leads that follow exactly from others are recovered
+    c.preprocess.recover_limb_leads = True
     c.preprocess.peaks = "lead_ii"  # R peaks; 'vcg': from all leads, far fewer misses
     c.preprocess.peak_height = 2.0  # open: standard deviations of lead II
     c.preprocess.peak_retry_height = 1.0  # open: if fewer than three peaks were found
@@ -52,14 +55,18 @@ def paper() -> ConfigDict:
     c.geometry.eps = 1e-4  # Tikhonov coefficient of the lift
     c.geometry.learnable = False
     c.geometry.num_visible = 3  # K, visible leads of a training view
-    c.geometry.most_visible = config_dict.placeholder(int)  # K from num_visible to this, every number as often
+    # K from num_visible to this, every number as often
+    c.geometry.most_visible = config_dict.placeholder(int)
     c.geometry.identifiable_only = True  # open in the paper: draw only subsets that span R^3
-    c.geometry.max_gain = config_dict.placeholder(float)  # bound on the lift's largest singular value
+    # bound on the lift's largest singular value
+    c.geometry.max_gain = config_dict.placeholder(float)
 
     c.model = ConfigDict()
-    c.model.space = "vcg"  # 'ecg': beats are encoded and decoded as leads, zero where invisible; no geometry
+    # 'ecg': beats are encoded and decoded as leads, zero where invisible; no geometry
+    c.model.space = "vcg"
     c.model.token_dim = 256  # D
-    c.model.token_scope = "beat"  # a token of all axes; 'axis': of each axis alone, joined to the same size
+    # a token of all axes; 'axis': of each axis alone, joined to the same size
+    c.model.token_scope = "beat"
     c.model.state_dim = 256  # d_dyn
     c.model.rhythm_dim = 128  # d_rhythm; the embedding has 256 + 256 + 128 = 640 numbers
     c.model.stem_features = 48
@@ -69,41 +76,56 @@ def paper() -> ConfigDict:
     c.model.decoder_seed_features = 128
     c.model.decoder_features = (128, 64, 64, 32, 32)
     c.model.decoder_width = 5
-    c.model.decoder_passes = "one"  # decoder calls of a step; 'apart': anchor beat, slots 1.. and slot 0 each alone
-    c.model.dynamics = "learned"  # start and read-out of the GRU; 'zero' state and none; 'none': encoder tokens
-    c.model.dynamics_input = "predicted"  # what the GRU reads at each beat: its own token, or the 'encoded' one
+    # decoder calls of a step; 'apart': anchor beat, slots 1.. and slot 0 each alone
+    c.model.decoder_passes = "one"
+    # start and read-out of the GRU; 'zero' state and none; 'none': encoder tokens
+    c.model.dynamics = "learned"
+    # what the GRU reads at each beat: its own token, or the 'encoded' one
+    c.model.dynamics_input = "predicted"
     c.model.dynamics_layers = 1  # open; dropout between layers
-    c.model.unroll = "record"  # over a record's own beats; 'batch': over as many as the longest of the batch has
-    c.model.stitch = False  # the ECG term on beats; True: on whole records, with zeros at beat boundaries
+    # over a record's own beats; 'batch': over as many as the longest of the batch has
+    c.model.unroll = "record"
+    # the ECG term on beats; True: on whole records, with zeros at beat boundaries
+    c.model.stitch = False
     c.model.refine = 0  # channels of a learned residual on the projected leads; 0: geometry only
     c.model.rhythm_hidden = 32
     c.model.rhythm_basis = 8
     c.model.rhythm_heads = 4
-    c.model.rhythm_intervals = "complete"  # open: 'complete' R-R intervals, or 'all' with the two partial ones
+    # open: 'complete' R-R intervals, or 'all' with the two partial ones
+    c.model.rhythm_intervals = "complete"
     c.model.rhythm_unit = "seconds"  # of the R-R statistics; or 'samples'
-    c.model.rhythm_steps = "seconds"  # successive differences; 'relative': as shares of the mean interval
+    # successive differences; 'relative': as shares of the mean interval
+    c.model.rhythm_steps = "seconds"
     c.model.rhythm_positions = 0  # open: slots with a learned vector each
-    c.model.structure = "mean"  # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/pooling.py
-    c.model.lead_sizes = False  # the leads' sizes in mV, which normalisation takes away, join the structure
+    # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/pooling.py
+    c.model.structure = "mean"
+    # the leads' sizes in mV, which normalisation takes away, join the structure
+    c.model.lead_sizes = False
     c.model.embedding_norm = False  # layer norm of each part of the embedding
     c.model.norm = "batch"  # open: 'batch' over valid beats, or 'layer'
-    c.model.padding = "ignored"  # 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU
+    # 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU
+    c.model.padding = "ignored"
     c.model.dropout = 0.1
     c.model.gelu_exact = False  # open: the tanh form is faster, the difference under 1e-3
     c.model.scan_unroll = 1  # beats a turn of the GRU's loop; on CPU more are slower
-    c.model.remat = False  # True: blocks are computed again for gradients, to save an accelerator's memory
-    c.model.dtype = "float32"  # 'bfloat16' computes convolutions in bf16; parameters and statistics stay float32
+    # True: blocks are computed again for gradients, to save an accelerator's memory
+    c.model.remat = False
+    # 'bfloat16' computes convolutions in bf16; parameters and statistics stay float32
+    c.model.dtype = "float32"
 
     c.loss = ConfigDict()
     c.loss.lambda_ecg = 1.0
     c.loss.lambda_vcg = 1.0
     c.loss.lambda_temp = 0.1
-    c.loss.lambda_rhythm = 0.0  # 0: the rhythm encoder is a fixed seeded projection, as the printed objective implies
+    # 0: the rhythm encoder is a fixed seeded projection, as the printed objective implies
+    c.loss.lambda_rhythm = 0.0
     c.loss.lambda_view = 0.0  # tokens of the visible leads must be those of all leads
     c.loss.lambda_base = 0.0  # the beat of slot 1 once more
-    c.loss.ecg_source = "predicted"  # tokens that hidden leads are decoded from; 'both': the encoder's own too
+    # tokens that hidden leads are decoded from; 'both': the encoder's own too
+    c.loss.ecg_source = "predicted"
     c.loss.vcg_source = "encoded"  # tokens that L_vcg decodes: the encoder's own, or 'predicted'
-    c.loss.reduction = "sum"  # over elements, as printed; or 'mean'; 'mixed': see lvcg_jax/losses.py
+    # over elements, as printed; or 'mean'; 'mixed': see lvcg_jax/losses.py
+    c.loss.reduction = "sum"
     c.loss.huber_delta = 1.0
 
     c.optim = ConfigDict()
@@ -121,14 +143,17 @@ def paper() -> ConfigDict:
     c.data = ConfigDict()
     c.data.dir = ""  # shards of data_prep.build; empty: a synthetic set is made
     c.data.batch_size = 64  # records a step, over all devices and processes
-    c.data.pack = True  # fit the encoder's slots to the batch's beats; False: max_beats slots a record
+    # fit the encoder's slots to the batch's beats; False: max_beats slots a record
+    c.data.pack = True
     c.data.prefetch = 4  # batches read ahead
     c.data.threads = 1  # that read; one is plenty for a CPU, an accelerator wants more
     c.data.synthetic_patients = 2000
 
     c.mesh = ConfigDict()
-    c.mesh.model = 1  # devices a parameter may be spread over; the rest of the devices share the batch
-    c.mesh.shard_parameters = "none"  # 'data' or 'model': spread large parameters and their moments over that axis
+    # devices a parameter may be spread over; the rest of the devices share the batch
+    c.mesh.model = 1
+    # 'data' or 'model': spread large parameters and their moments over that axis
+    c.mesh.shard_parameters = "none"
     c.mesh.shard_min_size = 65536  # elements
 
     c.train = ConfigDict()
@@ -143,7 +168,8 @@ def paper() -> ConfigDict:
 
 
 def release() -> ConfigDict:
-    """What the authors' published code does; preprocessing that they did not publish stays as in `paper`."""
+    """What the authors' published code does; preprocessing that they did not publish stays as in
+    `paper`."""
     c = paper()
     c.geometry.eps = 0.1
     c.geometry.identifiable_only = False
@@ -171,17 +197,21 @@ def release() -> ConfigDict:
 
 
 def best() -> ConfigDict:
-    """The paper's, moved to what we measured to work best: docs/experiments.md has a row for each difference."""
+    """The paper's, moved to what we measured to work best: docs/experiments.md has a row for each
+    difference."""
     c = paper()
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
-    c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
+    # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
+    c.geometry.eps = 1e-2
     c.model.lead_sizes = True
-    c.loss.lambda_rhythm = 1.0  # trains the rhythm encoder, which the printed objective does not reach
+    # trains the rhythm encoder, which the printed objective does not reach
+    c.loss.lambda_rhythm = 1.0
     return c
 
 
 def accelerator() -> ConfigDict:
-    """`paper` for a TPU or GPU: bfloat16 convolutions, fewer turns of the GRU's loop, more readers."""
+    """`paper` for a TPU or GPU: bfloat16 convolutions, fewer turns of the GRU's loop, more
+    readers."""
     c = paper()
     c.model.dtype = "bfloat16"
     c.model.scan_unroll = 5
@@ -227,7 +257,8 @@ def narrow() -> ConfigDict:
 
 
 def demo() -> ConfigDict:
-    """Minutes on two cores: the narrow model on synthetic ECG, with a lift that amplifies at most fivefold."""
+    """Minutes on two cores: the narrow model on synthetic ECG, with a lift that amplifies at most
+    fivefold."""
     c = narrow()
     c.model.decoder_features = (32, 32, 16, 8, 8)
     c.geometry.eps = 1e-2  # the gain of the lift is at most 1 / (2 sqrt(eps)) = 5
@@ -269,7 +300,10 @@ def smoke() -> ConfigDict:
 
 
 def get_config(variant: str = "paper") -> ConfigDict:
-    variants = {make.__name__: make for make in (paper, release, best, accelerator, small, tenth, demo, smoke)}
+    variants = {
+        make.__name__: make
+        for make in (paper, release, best, accelerator, small, tenth, demo, smoke)
+    }
     if variant not in variants:
         raise ValueError(f"unknown config variant '{variant}': choose from {', '.join(variants)}")
     return variants[variant]()

@@ -14,10 +14,12 @@ from lvcg_jax.config.files import read_config_file
 
 
 def base() -> ConfigDict:
-    """The paper's method with a tenth of its compute a beat, and what a short run on PTB-XL needs."""
+    """The paper's method with a tenth of its compute a beat, and what a short run on PTB-XL
+    needs."""
     c = read_config_file(Path(__file__).with_name("pretrain.py:tenth"))
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
-    c.geometry.eps = 1e-2  # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
+    # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
+    c.geometry.eps = 1e-2
     c.optim.learning_rate = 2e-3  # a small model and few steps; the warm-up becomes a tenth of them
     c.data.batch_size = 64
     c.train.checkpoint_every = 100
@@ -30,7 +32,8 @@ def rhythm_term(c: ConfigDict) -> None:
 
 
 def all_tokens(c: ConfigDict) -> None:
-    """Hidden leads decoded from the encoder's tokens too: else only the first beat's token is taught about them."""
+    """Hidden leads decoded from the encoder's tokens too: else only the first beat's token is
+    taught about them."""
     c.loss.ecg_source = "both"
 
 
@@ -90,7 +93,8 @@ def dower(c: ConfigDict) -> None:
 
 
 def record_norm(c: ConfigDict) -> None:
-    """One scale for all leads of a record, which keeps the relations between them; needs its own shards."""
+    """One scale for all leads of a record, which keeps the relations between them; needs its own
+    shards."""
     c.preprocess.normalise = "record"
 
 
@@ -100,7 +104,8 @@ def lead_ii_peaks(c: ConfigDict) -> None:
 
 
 def papers_eps(c: ConfigDict) -> None:
-    """The lift regularised as in the paper, so that nearly degenerate views amplify up to fifty times."""
+    """The lift regularised as in the paper, so that nearly degenerate views amplify up to fifty
+    times."""
     c.geometry.eps = 1e-4
 
 
@@ -161,15 +166,28 @@ def double_rate(c: ConfigDict) -> None:
 
 _TERMS = (rhythm_term, all_tokens, view_term)
 _WEIGHTS = (mean_terms, light_vcg, heavy_vcg, no_temporal_term, heavy_temporal_term)
-_GEOMETRY = (three_to_eleven_leads, four_leads, six_leads, low_gain, dower, record_norm, papers_eps, lead_ii_peaks)
+_GEOMETRY = (
+    three_to_eleven_leads,
+    four_leads,
+    six_leads,
+    low_gain,
+    dower,
+    record_norm,
+    papers_eps,
+    lead_ii_peaks,
+)
 _MODEL = (wide_tokens, reads_beats, with_std, with_extremes, lead_sizes)
 _TRAINING = (layer_norm, no_dropout, ema, batch_32, half_rate, double_rate)
-CANDIDATES = {change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING)}
+CANDIDATES = {
+    change.__name__: change for change in (*_TERMS, *_WEIGHTS, *_GEOMETRY, *_MODEL, *_TRAINING)
+}
 
 
 def get_config(variant: str = "base") -> ConfigDict:
     if variant not in ("base", *CANDIDATES):
-        raise ValueError(f"unknown candidate '{variant}': choose from base, {', '.join(CANDIDATES)}")
+        raise ValueError(
+            f"unknown candidate '{variant}': choose from base, {', '.join(CANDIDATES)}"
+        )
     c = base()
     if variant != "base":
         CANDIDATES[variant](c)

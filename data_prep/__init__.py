@@ -1,1 +1,2 @@
-"""From ECG records on disk to ArrayRecord shards of beats: readers, signal chain, segmentation, builder."""
+"""From ECG records on disk to ArrayRecord shards of beats: readers, signal chain, segmentation,
+builder."""

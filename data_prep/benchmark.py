@@ -2,13 +2,15 @@
 
     python -m data_prep.benchmark --raw=ptbxl:/data/ptbxl --raw=csn:/data/csn
 
-Without --raw, synthetic records at 100 Hz and 500 Hz are written and built. Each figure is the best of some repeats, in
-records per second of CPU time in one process (other work on the machine counts little), with files in the cache.
-The straightforward loop reads with wfdb.rdrecord and calls scipy record by record: the same filter, resampling, peaks
-and beats, the same shard format, but no checks, no ledger and no duplicates. The two take turns in each repeat.
-`two workers` is records per WALL second of two processes against one, each with the same work, in turns, the best of
-each: CPU time cannot show it, as that stops while a process waits for a core. So it needs two idle cores; the share
-of a core that each of the two workers got is printed beside it, and well under 1 means that the ratio says nothing.
+Without --raw, synthetic records at 100 Hz and 500 Hz are written and built. Each figure is the best
+of some repeats, in records per second of CPU time in one process (other work on the machine counts
+little), with files in the cache. The straightforward loop reads with wfdb.rdrecord and calls scipy
+record by record: the same filter, resampling, peaks and beats, the same shard format, but no
+checks, no ledger and no duplicates. The two take turns in each repeat. `two workers` is records per
+WALL second of two processes against one, each with the same work, in turns, the best of each: CPU
+time cannot show it, as that stops while a process waits for a core. So it needs two idle cores; the
+share of a core that each of the two workers got is printed beside it, and well under 1 means that
+the ratio says nothing.
 """
 
 import itertools
@@ -42,7 +44,8 @@ NAIVE_RATIO, WORKERS_RATIO, MEMORY_GIB = 2.0, 1.7, 1.0
 
 
 def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -> int:
-    """What one writes in an afternoon: rdrecord, scipy, a loop over beats and leads. Returns the records written."""
+    """What one writes in an afternoon: rdrecord, scipy, a loop over beats and leads. Returns the
+    records written."""
     wfdb, p = import_wfdb(), preprocess
     spec = shards.features(p.beat_samples, False)
     grid, written = np.linspace(0, 1, p.beat_samples), []
@@ -54,7 +57,9 @@ def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -
         x = np.nan_to_num(record.p_signal[:, order].T)
         if record.fs != p.rate:
             x = sps.resample_poly(x, round(p.rate), round(record.fs), axis=1)
-        sos = sps.butter(p.filter_order, [p.band_low, p.band_high], "bandpass", fs=p.rate, output="sos")
+        sos = sps.butter(
+            p.filter_order, [p.band_low, p.band_high], "bandpass", fs=p.rate, output="sos"
+        )
         x = sps.sosfiltfilt(sos, x, axis=1)[:, : round(p.seconds * p.rate)]
         offset, scale = x.mean(axis=1), np.maximum(x.std(axis=1), 1e-6)
         z = (x - offset[:, None]) / scale[:, None]
@@ -66,7 +71,9 @@ def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -
         beats = np.zeros((len(bounds) - 1, len(LEADS), p.beat_samples), np.float16)
         for n, (first, end) in enumerate(itertools.pairwise(bounds)):
             for lead in range(len(LEADS)):
-                beats[n, lead] = np.interp(grid * (end - first - 1), np.arange(end - first), z[lead, first:end])
+                beats[n, lead] = np.interp(
+                    grid * (end - first - 1), np.arange(end - first), z[lead, first:end]
+                )
         example = {
             "beats": beats,
             "start": bounds[:-1].astype(np.int32),
@@ -98,7 +105,8 @@ def build_once(corpus: Corpus, folder: Path, number: int, shard: Shard) -> float
 
 
 def measure(corpus: Corpus, refs: list[RecordRef], folder: Path, repeats: int) -> dict[str, float]:
-    """Records per CPU second of the build and of the straightforward loop, interleaved; the best of each."""
+    """Records per CPU second of the build and of the straightforward loop, interleaved; the best of
+    each."""
     shard = Shard("shard", "train", refs)
     ours, naive = [], []
     for repeat in range(repeats + 1):  # the first fills caches and is not counted
@@ -111,7 +119,9 @@ def measure(corpus: Corpus, refs: list[RecordRef], folder: Path, repeats: int) -
     return {"ours": len(refs) / min(ours), "naive": len(refs) / min(naive)}
 
 
-def _worker(corpus: Corpus, refs: list[RecordRef], folder: Path, number: int, barrier, queue) -> None:
+def _worker(
+    corpus: Corpus, refs: list[RecordRef], folder: Path, number: int, barrier, queue
+) -> None:
     shard = Shard("shard", "train", refs)
     build_once(corpus, folder, number, shard)  # imports, filters, file cache
     barrier.wait()
@@ -120,12 +130,16 @@ def _worker(corpus: Corpus, refs: list[RecordRef], folder: Path, number: int, ba
     queue.put((time.perf_counter() - before, cpu, peak_memory()))
 
 
-def measure_workers(corpus: Corpus, refs: list[RecordRef], folder: Path, workers: int) -> tuple[float, float, float]:
-    """Records per wall second of processes that start together, the share of a core each got, its memory in GiB."""
+def measure_workers(
+    corpus: Corpus, refs: list[RecordRef], folder: Path, workers: int
+) -> tuple[float, float, float]:
+    """Records per wall second of processes that start together, the share of a core each got, its
+    memory in GiB."""
     context = multiprocessing.get_context("spawn")
     barrier, queue = context.Barrier(workers), context.Queue()
     processes = [
-        context.Process(target=_worker, args=(corpus, refs, folder, n, barrier, queue)) for n in range(workers)
+        context.Process(target=_worker, args=(corpus, refs, folder, n, barrier, queue))
+        for n in range(workers)
     ]
     for process in processes:
         process.start()
@@ -135,7 +149,9 @@ def measure_workers(corpus: Corpus, refs: list[RecordRef], folder: Path, workers
     return workers * len(refs) / max(walls), sum(cpus) / sum(walls), max(memory)
 
 
-def benchmark(name: str, corpus: Corpus, records: int, repeats: int, folder: Path) -> list[tuple[str, str, bool]]:
+def benchmark(
+    name: str, corpus: Corpus, records: int, repeats: int, folder: Path
+) -> list[tuple[str, str, bool]]:
     """Measures one corpus; rows of (what, value, whether the target is met)."""
     plain = []
     for ref in corpus.refs:  # records that both can build
@@ -147,9 +163,14 @@ def benchmark(name: str, corpus: Corpus, records: int, repeats: int, folder: Pat
     if not plain:
         raise InputError(f"{name}: no record with twelve whole leads to measure with")
     rate = record.rate
-    slim = Corpus(corpus.name, corpus.raw_dir, corpus.tasks, [], corpus.split_rule, read=corpus.read)
+    slim = Corpus(
+        corpus.name, corpus.raw_dir, corpus.tasks, [], corpus.split_rule, read=corpus.read
+    )
     speed = measure(slim, plain, folder, repeats)
-    runs = [[measure_workers(slim, plain, folder, workers) for workers in (1, 2)] for _ in range(WORKER_REPEATS)]
+    runs = [
+        [measure_workers(slim, plain, folder, workers) for workers in (1, 2)]
+        for _ in range(WORKER_REPEATS)
+    ]
     (one, _, memory), (two, share, _) = (max(column) for column in zip(*runs, strict=True))
     target = next((value for hz, value in TARGETS.items() if rate <= hz), 0)
     ratio = speed["ours"] / speed["naive"]
@@ -169,7 +190,11 @@ def benchmark(name: str, corpus: Corpus, records: int, repeats: int, folder: Pat
             f"{two / one:.2f}x of one in wall time (target {WORKERS_RATIO:g}x), each had {share:.2f} of a core",
             two / one >= WORKERS_RATIO,
         ),
-        ("  peak memory", f"{memory:.2f} GiB a process (target {MEMORY_GIB:g})", memory < MEMORY_GIB),
+        (
+            "  peak memory",
+            f"{memory:.2f} GiB a process (target {MEMORY_GIB:g})",
+            memory < MEMORY_GIB,
+        ),
     ]
 
 
@@ -182,8 +207,12 @@ def main(argv: list[str] | None = None) -> int:
         metavar="CORPUS:DIR",
         help="raw data, for example ptbxl:/data/ptbxl; repeatable; synthetic records if none is given",
     )
-    parser.add_argument("--records", type=int, default=400, help="records of each corpus (default 400)")
-    parser.add_argument("--repeats", type=int, default=5, help="repeats, of which the best counts (default 5)")
+    parser.add_argument(
+        "--records", type=int, default=400, help="records of each corpus (default 400)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="repeats, of which the best counts (default 5)"
+    )
     args = parser.parse_args(argv)
     if args.records < 1 or args.repeats < 1:
         raise InputError("--records and --repeats must be 1 or more")
@@ -193,7 +222,9 @@ def main(argv: list[str] | None = None) -> int:
         for pair in args.raw:
             name, colon, raw = pair.partition(":")
             if not colon:
-                raise InputError(f"--raw={pair}: write CORPUS:DIR, for example --raw=ptbxl:/data/ptbxl")
+                raise InputError(
+                    f"--raw={pair}: write CORPUS:DIR, for example --raw=ptbxl:/data/ptbxl"
+                )
             corpora.append((name, open_corpus(name, raw)))
         for rate in () if corpora else (100, 500):
             raw = Path(folder) / f"synthetic{rate}"
@@ -204,7 +235,9 @@ def main(argv: list[str] | None = None) -> int:
     for what, value, good in rows:
         print(f"{what:<36} {value}{'' if good else '   MISSED'}")
     load = os.getloadavg()[0]
-    print(f"{os.cpu_count()} cores, load {load:.1f}; records/s are of CPU time on one core, warm cache")
+    print(
+        f"{os.cpu_count()} cores, load {load:.1f}; records/s are of CPU time on one core, warm cache"
+    )
     return 0
 
 

@@ -1,17 +1,20 @@
-"""Builds a dataset directory from a corpus: records -> windows of beats -> ArrayRecord shards, and a ledger of it all.
+"""Builds a dataset directory from a corpus: records -> windows of beats -> ArrayRecord shards, and
+a ledger of it all.
 
     python -m data_prep.build --corpus=ptbxl --raw=/data/ptbxl --out=/data/shards/ptbxl --workers=8
 
-The plan (which record goes to which shard, and every option) is fixed first and saved. Each shard is then built by
-itself, under a temporary name, and renamed when it is whole. So the same command gives the same bytes with any number
-of workers, goes on after a crash, and repairs a finished directory in which a file was lost or damaged. A record that
-cannot be used never stops a build: it goes to ledger.csv with its reason. Every record is there, with all defects that
-were found (see quality.py) and a hash of its signal, by which records with the same signal are known.
+The plan (which record goes to which shard, and every option) is fixed first and saved. Each shard
+is then built by itself, under a temporary name, and renamed when it is whole. So the same command
+gives the same bytes with any number of workers, goes on after a crash, and repairs a finished
+directory in which a file was lost or damaged. A record that cannot be used never stops a build: it
+goes to ledger.csv with its reason. Every record is there, with all defects that were found (see
+quality.py) and a hash of its signal, by which records with the same signal are known.
 
-dataset.json holds the preprocessing and its hash, the tasks and their classes, what was dropped and why, and for every
-split its shards (file, examples, bytes, sha256, first uid), numbers of examples, records, patients and beats, and the
-kept records per class (`label_counts`). uids are 32-bit hashes, so among a million records some collide: the later one
-(in shard order) is hashed again with a counter, and `uid_rehash` lists such windows.
+dataset.json holds the preprocessing and its hash, the tasks and their classes, what was dropped and
+why, and for every split its shards (file, examples, bytes, sha256, first uid), numbers of examples,
+records, patients and beats, and the kept records per class (`label_counts`). uids are 32-bit
+hashes, so among a million records some collide: the later one (in shard order) is hashed again with
+a counter, and `uid_rehash` lists such windows.
 """
 
 import sys
@@ -29,7 +32,9 @@ def parse_pairs(flag: str, pairs: list[str]) -> dict[str, str]:
     """'FIELD=VALUE' texts as a dictionary."""
     for pair in pairs:
         if "=" not in pair:
-            raise InputError(f"--{flag}={pair}: write FIELD=VALUE, for example --preprocess=peaks=vcg")
+            raise InputError(
+                f"--{flag}={pair}: write FIELD=VALUE, for example --preprocess=peaks=vcg"
+            )
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -50,13 +55,41 @@ def main(argv: list[str] | None = None) -> int:
     add("--corpus", required=True, help=f"kind of raw data: {', '.join(CORPORA)}")
     add("--raw", required=True, help="folder of the raw records")
     add("--out", required=True, help="dataset directory to write")
-    add("--workers", type=int, default=1, help="processes (default 1; any number gives the same files)")
-    add("--runner", choices=("local", "beam"), default="local", help="local processes, or an Apache Beam pipeline")
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        help="processes (default 1; any number gives the same files)",
+    )
+    add(
+        "--runner",
+        choices=("local", "beam"),
+        default="local",
+        help="local processes, or an Apache Beam pipeline",
+    )
     add("--beam_runner", default="DirectRunner", help="the Beam runner (default DirectRunner)")
-    add("--windows", choices=("first", "all"), default="first", help="windows kept of a long record")
-    add("--splits", metavar="CSV", help="your own splits: columns record_id or patient_id, and split")
-    add("--option", action="append", default=[], metavar="FIELD=VALUE", help="an option of the corpus; repeatable")
-    add("--preprocess", action="append", default=[], metavar="FIELD=VALUE", help="a preprocessing field; repeatable")
+    add(
+        "--windows", choices=("first", "all"), default="first", help="windows kept of a long record"
+    )
+    add(
+        "--splits",
+        metavar="CSV",
+        help="your own splits: columns record_id or patient_id, and split",
+    )
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="an option of the corpus; repeatable",
+    )
+    add(
+        "--preprocess",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a preprocessing field; repeatable",
+    )
     add("--store_signal", action="store_true", help="also store the whole normalised signal")
     add(
         "--duplicates",
@@ -64,7 +97,11 @@ def main(argv: list[str] | None = None) -> int:
         default="drop",
         help="one signal in two splits: drop the training copy",
     )
-    add("--no_detectors", action="store_true", help="do not compare two beat detectors for the ledger (saves time)")
+    add(
+        "--no_detectors",
+        action="store_true",
+        help="do not compare two beat detectors for the ledger (saves time)",
+    )
     add("--shard_records", type=int, default=1024, help="input records per shard (default 1024)")
     add("--limit", type=int, help="only the first N records of the corpus")
     args, rest = parser.parse_known_args(argv)

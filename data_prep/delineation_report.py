@@ -2,15 +2,17 @@
 
     python -m data_prep.delineation_report --raw=LUDB --out=delineation.md
 
-LUDB is marked in every lead separately, at 500 Hz. The reference of a beat is the median over the leads that the
-delineator is given, of those in which the wave is marked (three at least, if so many are given): one slip of the hand
-in one lead does not count. The records are prepared as for training (resampled, band-passed), beats are found by our
-own detector, and only marked beats are scored: LUDB leaves first and last beats unmarked. A mark is found if the
-estimate is within 150 ms; the errors are those of found marks.
+LUDB is marked in every lead separately, at 500 Hz. The reference of a beat is the median over the
+leads that the delineator is given, of those in which the wave is marked (three at least, if so many
+are given): one slip of the hand in one lead does not count. The records are prepared as for
+training (resampled, band-passed), beats are found by our own detector, and only marked beats are
+scored: LUDB leaves first and last beats unmarked. A mark is found if the estimate is within 150 ms;
+the errors are those of found marks.
 
-Constants were chosen on the development half only. The held-out half has been scored twice: of a first version, which
-found 96.3% of its T offsets from twelve leads (medians as now), and after the search for T had been changed on the
-development half (its single leads, and its records played faster and slower).
+Constants were chosen on the development half only. The held-out half has been scored twice: of a
+first version, which found 96.3% of its T offsets from twelve leads (medians as now), and after the
+search for T had been changed on the development half (its single leads, and its records played
+faster and slower).
 """
 
 import sys
@@ -36,7 +38,8 @@ HALVES = ("development", "held-out")
 SCORED = ("qrs_onset", "qrs_offset", "p_onset", "t_offset")
 TOLERANCE = 0.15  # s
 SAME_BEAT = 0.12  # s between QRS peaks in two leads
-PR_MAX, RT_MAX = 0.4, 0.7  # s from P peak to R, and from R to T peak; further off it is not of that beat
+# s from P peak to R, and from R to T peak; further off it is not of that beat
+PR_MAX, RT_MAX = 0.4, 0.7
 FEWEST_LEADS = 6  # that mark a beat
 
 
@@ -45,12 +48,14 @@ class Errors:
     """What came out for one set of leads in one half of the records."""
 
     records: int = 0
-    ms: dict[str, list[float]] = field(default_factory=lambda: {mark: [] for mark in SCORED})  # NaN: not found
+    # NaN: not found
+    ms: dict[str, list[float]] = field(default_factory=lambda: {mark: [] for mark in SCORED})
     no_p: int = 0  # beats in which no P wave is marked, and other beats of the record were
     false_p: int = 0  # of these, beats in which one was reported
 
     def row(self, mark: str) -> tuple[int, float, float, float, float, float]:
-        """Reference marks, share found, and of those: median, mean, 90th percentile of |error|, median error; ms."""
+        """Reference marks, share found, and of those: median, mean, 90th percentile of |error|,
+        median error; ms."""
         error = np.array(self.ms[mark])
         found = error[np.abs(error) <= 1000 * TOLERANCE]
         if not len(found):
@@ -65,10 +70,14 @@ def half_of(record_id: str) -> str:
     return HALVES[parity(record_id)]
 
 
-def reference_marks(annotations: dict, rate: float, leads: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The marked beats of a record: middle of the QRS [n] and boundaries [n,7] in the order of Waves, both in seconds.
+def reference_marks(
+    annotations: dict, rate: float, leads: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The marked beats of a record: middle of the QRS [n] and boundaries [n,7] in the order of
+    Waves, both in seconds.
 
-    A P wave belongs to the next beat (the last one, of several), a T wave to the beat before (the first one).
+    A P wave belongs to the next beat (the last one, of several), a T wave to the beat before (the
+    first one).
     """
     seconds = {
         lead: {wave: np.where(rows < 0, np.nan, rows / rate) for wave, rows in waves.items()}
@@ -76,7 +85,9 @@ def reference_marks(annotations: dict, rate: float, leads: tuple[str, ...]) -> t
     }
     peaks = np.sort(np.concatenate([waves["QRS"][:, 1] for waves in seconds.values()]))
     beats = np.split(peaks, np.flatnonzero(np.diff(peaks) > SAME_BEAT) + 1)
-    centre = np.array([np.median(beat) for beat in beats if len(beat) >= min(FEWEST_LEADS, len(seconds))])
+    centre = np.array(
+        [np.median(beat) for beat in beats if len(beat) >= min(FEWEST_LEADS, len(seconds))]
+    )
     marks = np.full((len(centre), len(Waves._fields), len(leads)), np.nan)  # [n,7,l]
     if not len(centre):
         return centre, marks[:, :, 0]
@@ -105,7 +116,13 @@ def score_record(record: Record, leads: tuple[str, ...], chain: Preprocess, erro
     x, _ = order_leads(record.signal, record.leads)
     present = np.isin(LEADS, leads) & np.isfinite(x).all(axis=1)
     x = np.where(present[:, None], x, 0.0)
-    x = bandpass(resample(x, record.rate, chain.rate), chain.rate, chain.band_low, chain.band_high, chain.filter_order)
+    x = bandpass(
+        resample(x, record.rate, chain.rate),
+        chain.rate,
+        chain.band_low,
+        chain.band_high,
+        chain.filter_order,
+    )
     peaks = r_peaks_vcg(x, present, chain.rate)
     found = np.stack(delineate(x, chain.rate, present, peaks), axis=1) / chain.rate  # [m,7] s
     centre, reference = reference_marks(record.annotations, record.rate, leads)
@@ -134,7 +151,9 @@ def evaluate(
             continue
         record = corpus.load(ref)
         if not record.annotations:
-            raise InputError(f"record {ref.record_id}: no marks (files .i, .ii, ... .v6) beside {ref.path}.hea")
+            raise InputError(
+                f"record {ref.record_id}: no marks (files .i, .ii, ... .v6) beside {ref.path}.hea"
+            )
         for name, leads in LEAD_SETS.items():
             score_record(record, leads, chain, table[half, name])
     return table
@@ -167,7 +186,9 @@ def report(table: dict[tuple[str, str], Errors], rate: float) -> str:
             for mark in SCORED:
                 count, found, *ms = errors.row(mark)
                 cells = " | ".join(f"{value:.1f}" for value in ms)
-                lines.append(f"| {name} | {mark.replace('_', ' ')} | {count} | {100 * found:.1f}% | {cells} |")
+                lines.append(
+                    f"| {name} | {mark.replace('_', ' ')} | {count} | {100 * found:.1f}% | {cells} |"
+                )
             notes.append(f"{errors.false_p} of {errors.no_p} ({name})")
         lines += ["", f"Beats with a P wave reported where none is marked: {'; '.join(notes)}."]
     return "\n".join(lines) + "\n"
@@ -176,8 +197,12 @@ def report(table: dict[tuple[str, str], Errors], rate: float) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("delineation_report", __doc__)
     parser.add_argument("--raw", required=True, help="folder of LUDB (ludb.csv, data/1.hea, ...)")
-    parser.add_argument("--rate", type=float, default=100.0, help="Hz to resample to first (default 100)")
-    parser.add_argument("--half", choices=HALVES, help="only this half of the records (default: both)")
+    parser.add_argument(
+        "--rate", type=float, default=100.0, help="Hz to resample to first (default 100)"
+    )
+    parser.add_argument(
+        "--half", choices=HALVES, help="only this half of the records (default: both)"
+    )
     parser.add_argument("--out", help="Markdown file to write as well")
     args = parser.parse_args(argv)
     table = evaluate(args.raw, Preprocess(rate=args.rate), (args.half,) if args.half else HALVES)

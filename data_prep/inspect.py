@@ -1,10 +1,12 @@
-"""Shows what the shards hold of one record: where it comes from, what was found wrong, its leads, beats and loops.
+"""Shows what the shards hold of one record: where it comes from, what was found wrong, its leads,
+beats and loops.
 
     python -m data_prep.inspect --data=shards/ptbxl --record=4711 --out=look
 
-Prints the record's row of the ledger and what is stored of it, and draws the twelve leads on ECG paper with the
-detected beats, and the loop of its lifted heart vector in three planes. The signal is the filtered one, back in mV; if
-the shards do not hold it whole, it is stitched from the stored beats.
+Prints the record's row of the ledger and what is stored of it, and draws the twelve leads on ECG
+paper with the detected beats, and the loop of its lifted heart vector in three planes. The signal
+is the filtered one, back in mV; if the shards do not hold it whole, it is stitched from the stored
+beats.
 """
 
 import sys
@@ -22,7 +24,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", required=True, help="dataset directory of data_prep.build")
     parser.add_argument("--record", required=True, help="record id, as in ledger.csv")
     parser.add_argument("--out", default=".", help="folder for the two figures (default: here)")
-    parser.add_argument("--window", type=int, help="window to draw (default: the first that is stored)")
+    parser.add_argument(
+        "--window", type=int, help="window to draw (default: the first that is stored)"
+    )
     args = parser.parse_args(argv)
     metadata = shards.read_metadata(args.data)
     row, position = find_record(args.data, args.record)
@@ -41,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     windows = [example["window"] for example in examples]
     wanted = windows[0] if args.window is None else args.window
     if wanted not in windows:
-        raise InputError(f"record {args.record} has no window {wanted}; stored: {', '.join(map(str, windows))}")
+        raise InputError(
+            f"record {args.record} has no window {wanted}; stored: {', '.join(map(str, windows))}"
+        )
     for path in draw(row, examples[windows.index(wanted)], metadata, Path(args.out)):
         print(f"{'figure':<13} {path}")
     return 0

@@ -9,8 +9,8 @@ def on_page_markdown(markdown: str, **_) -> str:
 
 
 def on_config(config):
-    """The menu without pages that are not there (results are written by a command, and may not be yet), and with pages
-    that it does not name at the end."""
+    """The menu without pages that are not there (results are written by a command, and may not be
+    yet), and with pages that it does not name at the end."""
     there = {path.name for path in Path(config.docs_dir).glob("*.md")}
     named: set[str] = set()
     config.nav = _keep(config.nav, there, named)
@@ -19,7 +19,8 @@ def on_config(config):
 
 
 def _keep(entries: list, there: set[str], named: set[str]) -> list:
-    """Entries {title: page} and {title: entries} whose pages are there; `named` hears of each page."""
+    """Entries {title: page} and {title: entries} whose pages are there; `named` hears of each
+    page."""
     kept = []
     for entry in entries:
         ((title, target),) = entry.items()

@@ -1,4 +1,5 @@
-"""The whole project once on synthetic ECG: data, pre-training, embeddings, probe with controls, pictures, summary."""
+"""The whole project once on synthetic ECG: data, pre-training, embeddings, probe with controls,
+pictures, summary."""
 
 import argparse
 import json
@@ -38,19 +39,34 @@ CORPUS_SEED = 1  # the settings of configs/pretrain.py:demo were chosen on the c
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo", help="where everything goes")
-    parser.add_argument("--config", default=f"{ROOT}/configs/pretrain.py:demo", help="config file and variant")
-    parser.add_argument("--seeds", type=int, default=3, help="trainings, each with its own random weights as control")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "runs" / "demo", help="where everything goes"
+    )
+    parser.add_argument(
+        "--config", default=f"{ROOT}/configs/pretrain.py:demo", help="config file and variant"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=3,
+        help="trainings, each with its own random weights as control",
+    )
     args = parser.parse_args(argv)
     logging.set_verbosity(logging.WARNING)
     began = time.monotonic()
     out, config = args.out, read_config_file(args.config)
 
-    print(f"1/5  synthetic ECG of {config.data.synthetic_patients} patients, as WFDB records and as shards")
+    print(
+        f"1/5  synthetic ECG of {config.data.synthetic_patients} patients, as WFDB records and as shards"
+    )
     data = out / "data"
     if not (data / "dataset.json").exists():
-        write_corpus(out / "raw", patients=config.data.synthetic_patients, seed=CORPUS_SEED, progress=True)
-        build(open_corpus("synthetic", out / "raw"), data, make_preprocess(config), store_signal=True)
+        write_corpus(
+            out / "raw", patients=config.data.synthetic_patients, seed=CORPUS_SEED, progress=True
+        )
+        build(
+            open_corpus("synthetic", out / "raw"), data, make_preprocess(config), store_signal=True
+        )
 
     print(f"2/5  pre-training, {args.seeds} seeds of {config.train.steps} steps")
     runs = []
@@ -89,13 +105,19 @@ def main(argv: list[str] | None = None) -> int:
 
 def scores(result: dict, kind: str, fraction: float) -> np.ndarray:
     """Test macro AUROC in points of every model whose name begins with `kind`."""
-    cells = [c for c in result["cells"] if c["model"].startswith(kind) and c["fraction"] == fraction]
+    cells = [
+        c for c in result["cells"] if c["model"].startswith(kind) and c["fraction"] == fraction
+    ]
     return np.array([100 * c["macro_auroc"] for c in cells])
 
 
 def summary(out: Path, results: list[dict], seeds: int, seconds: float) -> str:
     """What came out, in a dozen lines."""
-    lines = ["", f"Test macro AUROC on patients never seen (mean of {seeds} trainings, smallest to largest)", ""]
+    lines = [
+        "",
+        f"Test macro AUROC on patients never seen (mean of {seeds} trainings, smallest to largest)",
+        "",
+    ]
     kinds = ("LVCG", "random", "median beat")
     lines.append(f"{'task':<12}{'labels':>8}" + "".join(f"{kind:>22}" for kind in kinds))
     for result in results:
@@ -109,7 +131,9 @@ def summary(out: Path, results: list[dict], seeds: int, seconds: float) -> str:
     lines += ["", "LVCG minus random weights at 100% of the labels, by seed:"]
     for result in results:
         gains = scores(result, "LVCG", 1.0) - scores(result, "random", 1.0)
-        lines.append(f"  {result['task']:<12}" + ", ".join(f"{gain:+.1f}" for gain in gains) + " points")
+        lines.append(
+            f"  {result['task']:<12}" + ", ".join(f"{gain:+.1f}" for gain in gains) + " points"
+        )
     lines += [
         "",
         f"Took {seconds / 60:.1f} minutes. Everything is in {out}:",
@@ -121,7 +145,8 @@ def summary(out: Path, results: list[dict], seeds: int, seconds: float) -> str:
 
 
 def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
-    """One record, its heart vector, a reconstruction, the training curves, the probe and a map of the embedding."""
+    """One record, its heart vector, a reconstruction, the training curves, the probe and a map of
+    the embedding."""
     shards = ShardSet(data, "test")
     example = shards[0]
     rate = shards.preprocess.rate
@@ -131,13 +156,17 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     drawing.draw_ecg(out / "record.png", signal, rate, title, r_peaks=peaks, caption=COMMAND)
 
     lift = lift_matrix(lead_matrix("paper"), np.ones(len(LEADS), bool))
-    drawing.draw_vcg_loops(out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND)
+    drawing.draw_vcg_loops(
+        out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND
+    )
 
     view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
     overlays = {}
     for name, checkpoint in (("trained here", run), ("packaged", PACKAGED)):
-        (stitched,) = NetworkLeads(LVCG.load(checkpoint), {"lvcg": "both"}, rows=1).predict([view])["lvcg"]
+        (stitched,) = NetworkLeads(LVCG.load(checkpoint), {"lvcg": "both"}, rows=1).predict([view])[
+            "lvcg"
+        ]
         overlays[name] = np.where(hidden, to_mv(stitched, example), np.nan)
     drawing.draw_ecg(
         out / "reconstruction.png",
@@ -148,11 +177,18 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
         caption=COMMAND,
     )
     figures.draw_training(
-        out / "training.png", read_metrics(run), terms=("loss", "ecg", "vcg", "temp"), caption=COMMAND
+        out / "training.png",
+        read_metrics(run),
+        terms=("loss", "ecg", "vcg", "temp"),
+        caption=COMMAND,
     )
     figures.draw_probe(out / "probe.png", results, caption=COMMAND)
     rows = table.split == "test"
-    names = [next(iter(labels["diagnosis"]), "none") for labels, keep in zip(table.labels, rows, strict=True) if keep]
+    names = [
+        next(iter(labels["diagnosis"]), "none")
+        for labels, keep in zip(table.labels, rows, strict=True)
+        if keep
+    ]
     figures.draw_embedding(out / "embedding.png", table.embedding[rows], names, caption=COMMAND)
 
 

@@ -1,5 +1,5 @@
-"""Kill and resume, many times over: a small run that is killed with kill -9 at random moments must end exactly as one
-that nobody touched. Prints one line a kill, and the verdict.
+"""Kill and resume, many times over: a small run that is killed with kill -9 at random moments must
+end exactly as one that nobody touched. Prints one line a kill, and the verdict.
 
     python launch/soak.py --out=runs/soak [--kills=20] [--steps=400]
 """
@@ -22,7 +22,9 @@ from lvcg_jax.runs.metrics_log import read_metrics
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python launch/soak.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python launch/soak.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for data and both runs")
     parser.add_argument("--kills", type=int, default=20)
@@ -37,7 +39,9 @@ def main(argv: list[str] | None = None) -> int:
     whole, broken = args.out / "whole", args.out / "broken"
     code = start(whole, args.steps, args.out / "whole.log").wait()
     if code:
-        raise InputError(f"the undisturbed run ended with exit code {code}: see {args.out / 'whole.log'}")
+        raise InputError(
+            f"the undisturbed run ended with exit code {code}: see {args.out / 'whole.log'}"
+        )
     data = whole / "data"  # the synthetic set it made
 
     for kill in range(1, args.kills + 1):
@@ -52,7 +56,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"kill {kill:2d}: started after step {last}, killed after step {last_step(broken)}")
     code = start(broken, args.steps, args.out / "broken.log", data).wait()
     same = losses(whole) == losses(broken)
-    print(f"last start: exit code {code}, {last_step(broken)} steps; losses equal bit for bit: {same}")
+    print(
+        f"last start: exit code {code}, {last_step(broken)} steps; losses equal bit for bit: {same}"
+    )
     return 0 if code == 0 and same else 1
 
 
@@ -62,7 +68,9 @@ def start(workdir: Path, steps: int, log: Path, data: Path | None = None) -> sub
     flags += [f"--config.train.steps={steps}", "--config.train.checkpoint_every=5"]
     flags += [f"--config.data.dir={data}"] if data else []
     with log.open("a") as file:
-        return subprocess.Popen([sys.executable, "-m", "lvcg_jax.train", *flags], cwd=ROOT, stdout=file, stderr=file)
+        return subprocess.Popen(
+            [sys.executable, "-m", "lvcg_jax.train", *flags], cwd=ROOT, stdout=file, stderr=file
+        )
 
 
 def losses(workdir: Path) -> dict[int, float]:

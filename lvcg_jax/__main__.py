@@ -21,21 +21,42 @@ COMMANDS = {
     "Models": {
         "train": ("lvcg_jax.train.__main__", "pre-train a model; continues a run that was stopped"),
         "embed": ("lvcg_jax.embed.__main__", "embed shards, a folder of records, or one file"),
-        "export": ("lvcg_jax.export.__main__", "write the embedder as one file that needs only JAX"),
-        "import_torch": ("lvcg_jax.export.import_torch", "read a checkpoint of the authors' PyTorch code"),
-        "package_weights": ("lvcg_jax.export.package_weights", "make a run's weights part of the package"),
+        "export": (
+            "lvcg_jax.export.__main__",
+            "write the embedder as one file that needs only JAX",
+        ),
+        "import_torch": (
+            "lvcg_jax.export.import_torch",
+            "read a checkpoint of the authors' PyTorch code",
+        ),
+        "package_weights": (
+            "lvcg_jax.export.package_weights",
+            "make a run's weights part of the package",
+        ),
     },
     "Evaluation": {
         "probe": ("lvcg_jax.probe.__main__", "fit linear probes or fine-tune, beside controls"),
         "median_beat": ("lvcg_jax.probe.median_beat", "make the control that learns nothing"),
         "reconstruct": ("lvcg_jax.reconstruct.__main__", "derive hidden leads from visible ones"),
-        "results": ("lvcg_jax.studies.results", "embed, probe and tabulate a run with its controls"),
+        "results": (
+            "lvcg_jax.studies.results",
+            "embed, probe and tabulate a run with its controls",
+        ),
         "robustness": ("lvcg_jax.studies.robustness", "move electrodes, leave leads out"),
-        "view_agreement": ("lvcg_jax.studies.view_agreement", "compare few-lead embeddings with all-lead ones"),
-        "geometry_report": ("lvcg_jax.studies.geometry_report", "hold lead directions against Frank leads"),
+        "view_agreement": (
+            "lvcg_jax.studies.view_agreement",
+            "compare few-lead embeddings with all-lead ones",
+        ),
+        "geometry_report": (
+            "lvcg_jax.studies.geometry_report",
+            "hold lead directions against Frank leads",
+        ),
         "ablate": ("lvcg_jax.studies.ablate", "train variants of a config and tabulate them"),
         "search": ("lvcg_jax.studies.search", "score candidate changes on the validation split"),
-        "delineation_report": ("data_prep.delineation_report", "hold wave boundaries against cardiologists"),
+        "delineation_report": (
+            "data_prep.delineation_report",
+            "hold wave boundaries against cardiologists",
+        ),
     },
     "Pictures": {
         "report": ("lvcg_jax.report.__main__", "make one HTML page of a run or of a record"),
@@ -53,9 +74,15 @@ MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in 
 def help_text() -> str:
     """All commands, a line each."""
     width = max(map(len, MODULES)) + 2
-    lines = ["usage: lvcg COMMAND [--flag=value ...]      lvcg COMMAND --help lists the flags of a command"]
+    lines = [
+        "usage: lvcg COMMAND [--flag=value ...]      lvcg COMMAND --help lists the flags of a command"
+    ]
     for group, commands in COMMANDS.items():
-        lines += ["", f"{group}:", *(f"  {name:{width}}{line}" for name, (_, line) in commands.items())]
+        lines += [
+            "",
+            f"{group}:",
+            *(f"  {name:{width}}{line}" for name, (_, line) in commands.items()),
+        ]
     return "\n".join(lines)
 
 

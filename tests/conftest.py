@@ -1,14 +1,19 @@
-"""Shared fixtures: a compilation cache, a tiny synthetic data set, and one trained run that many tests look at."""
+"""Shared fixtures: a compilation cache, a tiny synthetic data set, and one trained run that many
+tests look at."""
 
 import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # compiles twice as fast; tests run little
+# compiles twice as fast; tests run little
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
-# Each worker of pytest-xdist has its own: reading an entry while another process writes it gives a warning.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(cache, os.environ.get("PYTEST_XDIST_WORKER", ""))
+# Each worker of pytest-xdist has its own: reading an entry while another process writes it gives a
+# warning.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(
+    cache, os.environ.get("PYTEST_XDIST_WORKER", "")
+)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
@@ -25,7 +30,11 @@ SLOWEST = (
 
 def pytest_collection_modifyitems(items):
     """The files that take minutes come first, so that two processes end at about the same time."""
-    items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
+    items.sort(
+        key=lambda item: (
+            SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST)
+        )
+    )
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +81,8 @@ def trained_run(shards_dir, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def packaged(trained_run, tmp_path_factory):
-    """A folder with the finished run as packaged weights `paper`; tests put it in the place of weights.PACKAGED."""
+    """A folder with the finished run as packaged weights `paper`; tests put it in the place of
+    weights.PACKAGED."""
     from lvcg_jax.export import package_weights
     from lvcg_jax.runs import weights
 

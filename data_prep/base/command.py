@@ -13,7 +13,9 @@ from data_prep.base.errors import InputError
 from data_prep.base.memory import keep_freed_memory
 
 
-def run_command(main: Callable[[list[str] | None], int | None], argv: list[str] | None = None) -> None:
+def run_command(
+    main: Callable[[list[str] | None], int | None], argv: list[str] | None = None
+) -> None:
     """Runs a command line: exit 0 on success, 2 with one line on an InputError, 130 on Ctrl-C."""
     keep_freed_memory()
     try:
@@ -21,14 +23,16 @@ def run_command(main: Callable[[list[str] | None], int | None], argv: list[str] 
     except InputError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(2)  # at once: libraries cut off in a read print traces while the interpreter shuts down
+        # at once: libraries cut off in a read print traces while the interpreter shuts down
+        os._exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with this project's manners: flags are spelt out, and a mistake is one line with a hint."""
+    """argparse with this project's manners: flags are spelt out, and a mistake is one line with a
+    hint."""
 
     def __init__(self, name: str, description: str | None, **options):
         options.setdefault("prog", f"lvcg {name}")
@@ -39,7 +43,7 @@ class Parser(argparse.ArgumentParser):
             **options,
         )
 
-    def parse_args(self, args=None, namespace=None):  # noqa: D102
+    def parse_args(self, args=None, namespace=None):
         args, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self.unknown(unknown[0]))

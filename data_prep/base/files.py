@@ -1,4 +1,5 @@
-"""Files that are there whole or not at all: written under another name, and renamed when they are finished."""
+"""Files that are there whole or not at all: written under another name, and renamed when they are
+finished."""
 
 import contextlib
 import importlib.util
@@ -13,7 +14,8 @@ from data_prep.base.errors import InputError
 
 @contextlib.contextmanager
 def whole_file(path: str | Path, folder: Path | None = None) -> Iterator[Path]:
-    """A name to write to, beside the file or in `folder` (of the same disk), that becomes `path` at the end.
+    """A name to write to, beside the file or in `folder` (of the same disk), that becomes `path` at
+    the end.
 
     A killed process leaves at most NAME.tmp, an error nothing.
     """
@@ -42,10 +44,13 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 
 def cannot_write(path: str | Path, error: OSError) -> InputError:
     """What the user is told."""
-    return InputError(f"{path}: cannot be written ({error.strerror or error}); make room, or choose another place")
+    return InputError(
+        f"{path}: cannot be written ({error.strerror or error}); make room, or choose another place"
+    )
 
 
-_ADDRESS = re.compile(r"([a-z][a-z0-9]+):/+(.*)")  # one slash too: pathlib makes gs:/bucket of gs://bucket
+# one slash too: pathlib makes gs:/bucket of gs://bucket
+_ADDRESS = re.compile(r"([a-z][a-z0-9]+):/+(.*)")
 _MOUNT = "mount the bucket as a folder (gcsfuse, mountpoint-s3), or copy it to a disk first"
 
 
@@ -55,23 +60,30 @@ def is_remote(path) -> bool:
 
 
 def require_local(path) -> None:
-    """An InputError for scheme://...: what is not a run directory is read and written as ordinary files."""
+    """An InputError for scheme://...: what is not a run directory is read and written as ordinary
+    files."""
     if is_remote(path):
         raise InputError(f"{_address(path)}: only ordinary files will do here: {_MOUNT}")
 
 
 def run_place(path):
-    """A run directory as a Path, or for gs://BUCKET/... as an etils path, which has the same methods."""
+    """A run directory as a Path, or for gs://BUCKET/... as an etils path, which has the same
+    methods."""
     if not is_remote(path):
         return Path(path)
     address = _address(path)
     if not re.match("gs://[^/]", address):
-        raise InputError(f"{address}: a run directory is a folder or gs://BUCKET/FOLDER; else {_MOUNT}")
+        raise InputError(
+            f"{address}: a run directory is a folder or gs://BUCKET/FOLDER; else {_MOUNT}"
+        )
     if importlib.util.find_spec("gcsfs") is None:
-        raise InputError(f"{address}: Google Cloud Storage needs `pip install lvcg-jax[gcs]`; or {_MOUNT}")
+        raise InputError(
+            f"{address}: Google Cloud Storage needs `pip install lvcg-jax[gcs]`; or {_MOUNT}"
+        )
     from etils import epath  # late: most commands do without
 
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs what it also raises, with traces
+    # it logs what it also raises, with traces
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     place = epath.Path(address)
     try:
         (place / "config.json").exists()

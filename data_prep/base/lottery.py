@@ -1,7 +1,8 @@
-"""Draws that only a name decides: the same on every machine and in every run, with no list to be kept.
+"""Draws that only a name decides: the same on every machine and in every run, with no list to be
+kept.
 
-A ticket is a hash of a text. Splits, folds and halves are all read off a patient's ticket, so no patient is ever in
-two of them.
+A ticket is a hash of a text. Splits, folds and halves are all read off a patient's ticket, so no
+patient is ever in two of them.
 """
 
 import hashlib
@@ -26,6 +27,7 @@ def fold_of(text: str, folds: int) -> int:
 def parity(text: str) -> int:
     """0 or 1, from the last bit of the hash.
 
-    The halves of LUDB were drawn like this before delineation was tuned on one of them, so it must stay as it is.
+    The halves of LUDB were drawn like this before delineation was tuned on one of them, so it must
+    stay as it is.
     """
     return hashlib.sha256(text.encode()).digest()[-1] % 2

@@ -1,7 +1,9 @@
-"""What a process does with memory it has freed: keep it for the next step, or give it back to the system.
+"""What a process does with memory it has freed: keep it for the next step, or give it back to the
+system.
 
-A training step frees a gigabyte and asks for it again. Given back, every page of it is a fault and filled with zeros
-anew, each step: on CPU a fifth of the time (docs/scaling.md). What compiling frees is not asked for again.
+A training step frees a gigabyte and asks for it again. Given back, every page of it is a fault and
+filled with zeros anew, each step: on CPU a fifth of the time (docs/scaling.md). What compiling
+frees is not asked for again.
 """
 
 import contextlib
@@ -13,16 +15,19 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-NO_MAPPED_ARRAYS, NEVER_SHRINK = (-4, 0), (-1, -1)  # the C library's numbers (malloc.h): M_MMAP_MAX, M_TRIM_THRESHOLD
+# the C library's numbers (malloc.h): M_MMAP_MAX, M_TRIM_THRESHOLD
+NO_MAPPED_ARRAYS, NEVER_SHRINK = (-4, 0), (-1, -1)
 ALIGNMENT = 128  # bytes more that XLA's aligned arrays need
 TRIES = 3  # until the memory of a program is found again
 
 
 def keep_freed_memory() -> None:
-    """For commands that own their process and run JAX on CPU: after it is imported, before its first array.
+    """For commands that own their process and run JAX on CPU: after it is imported, before its
+    first array.
 
-    The heaps of other threads still give large arrays back, so the main thread has to run the steps. (One heap for all
-    threads is no remedy: it has a hundred thousand holes when XLA has compiled, and they are searched.)
+    The heaps of other threads still give large arrays back, so the main thread has to run the
+    steps. (One heap for all threads is no remedy: it has a hundred thousand holes when XLA has
+    compiled, and they are searched.)
     """
     jax, c = sys.modules.get("jax"), _c_library()
     if jax is None or c is None:  # data preparation does without
@@ -41,8 +46,9 @@ def give_back_freed_memory() -> None:
 
 
 class KeptRoom:
-    """Memory that programs of the main thread use one after another. Between them it is held, so that no other array
-    settles in it: the next program would not fit there any more, and take as much again elsewhere."""
+    """Memory that programs of the main thread use one after another. Between them it is held, so
+    that no other array settles in it: the next program would not fit there any more, and take as
+    much again elsewhere."""
 
     useful = False  # where freed memory is given back anyway, nothing is held
 
@@ -72,12 +78,14 @@ class KeptRoom:
         self._held = None
 
     def _take(self, wanted: int | None) -> tuple[int | None, list[int | None]]:
-        """The memory at the wanted address, and what was offered instead. If something is in the way there, the first
-        offer; the rest of what was wanted is given back."""
+        """The memory at the wanted address, and what was offered instead. If something is in the
+        way there, the first offer; the rest of what was wanted is given back."""
         offers = []
         for _ in range(TRIES):
             offers.append(_c_library().malloc(self._size + ALIGNMENT))
-            if wanted is None or (offers[-1] is not None and abs(offers[-1] - wanted) < self._size // 2):
+            if wanted is None or (
+                offers[-1] is not None and abs(offers[-1] - wanted) < self._size // 2
+            ):
                 return offers.pop(), offers
         give_back_freed_memory()
         return offers.pop(0), offers
@@ -103,7 +111,10 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 def peak_memory() -> float:
-    """GiB. On Linux of this program alone: getrusage also counts what the process held before it was this program."""
+    """GiB. On Linux of this program alone: getrusage also counts what the process held before it
+    was this program."""
     status = Path("/proc/self/status")
     found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return (int(found.group(1)) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 2**20
+    return (
+        int(found.group(1)) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ) / 2**20

@@ -9,5 +9,11 @@ def progress_bar(*args, **options) -> tqdm:
     """tqdm, redrawn at most every ten seconds where nobody watches."""
     lively = sys.stderr.isatty()
     return tqdm(
-        *args, **{"mininterval": 0.2 if lively else 10.0, "maxinterval": 60.0, "dynamic_ncols": lively, **options}
+        *args,
+        **{
+            "mininterval": 0.2 if lively else 10.0,
+            "maxinterval": 60.0,
+            "dynamic_ncols": lively,
+            **options,
+        },
     )

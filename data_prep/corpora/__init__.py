@@ -1,1 +1,2 @@
-"""One module a corpus; each has open(raw, **options) -> Corpus. Use data_prep.corpora.corpus.open_corpus."""
+"""One module a corpus; each has open(raw, **options) -> Corpus. Use
+data_prep.corpora.corpus.open_corpus."""

@@ -1,9 +1,11 @@
-"""Users' own data: .npy, .npz, .csv, .edf and WFDB files, listed in records.csv; and read_any for a single file.
+"""Users' own data: .npy, .npz, .csv, .edf and WFDB files, listed in records.csv; and read_any for a
+single file.
 
-records.csv has a row a record, columns by name: record_id, path (relative to the folder), and as needed patient_id
-(else every record is a patient), rate in Hz, unit (mV, uV, ...), leads ('I;II;V2', in the order of the columns), split.
-Every other column is a task, its classes joined by ';'. EDF and WFDB files say rate, unit and leads themselves; a
-CSV with a row of names says its leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
+records.csv has a row a record, columns by name: record_id, path (relative to the folder), and as
+needed patient_id (else every record is a patient), rate in Hz, unit (mV, uV, ...), leads
+('I;II;V2', in the order of the columns), split. Every other column is a task, its classes joined by
+';'. EDF and WFDB files say rate, unit and leads themselves; a CSV with a row of names says its
+leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
 """
 
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from data_prep.formats.tables import ID_COLUMNS, check_patients, read_csv, read_
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef(RecordRef):
-    """A record of records.csv, with what the file itself may not say. `path` is the whole file name."""
+    """A record of records.csv, with what the file itself may not say. `path` is the whole file
+    name."""
 
     rate: float | None = None
     unit: str | None = None
@@ -40,7 +43,11 @@ def open(raw: Path) -> Corpus:
             raise InputError(f"{path} line {number}: record {record_id} has no path")
         rate = read_rate(row["rate"], record_id) if row.get("rate") else None
         unit, leads = row.get("unit") or None, tuple(split_leads(row.get("leads", ""))) or None
-        labels = {task: split_classes(row[task]) for task in row if task not in (*ID_COLUMNS, *_OTHER_COLUMNS)}
+        labels = {
+            task: split_classes(row[task])
+            for task in row
+            if task not in (*ID_COLUMNS, *_OTHER_COLUMNS)
+        }
         for task, names in labels.items():
             classes.setdefault(task, set()).update(names)
         file = str(raw / row["path"])

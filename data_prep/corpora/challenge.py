@@ -1,7 +1,8 @@
-"""What the PhysioNet Challenge files of CPSC 2018 and CSN share: a WFDB header with '#Dx: codes' beside a .mat.
+"""What the PhysioNet Challenge files of CPSC 2018 and CSN share: a WFDB header with '#Dx: codes'
+beside a .mat.
 
-The .mat is a MATLAB 4 file with one int16 matrix 'val' [12,T]; it says its own size, so that a header with merged lines
-can be repaired from it.
+The .mat is a MATLAB 4 file with one int16 matrix 'val' [12,T]; it says its own size, so that a
+header with merged lines can be repaired from it.
 """
 
 import re
@@ -26,7 +27,8 @@ _SIGNAL_LINE = re.compile(  # gain, checksum and name
 
 
 def read_codes(text: str) -> list[str] | None:
-    """SNOMED codes of a header's '#Dx' line, in order and without repeats; None without such a line."""
+    """SNOMED codes of a header's '#Dx' line, in order and without repeats; None without such a
+    line."""
     line = re.search(r"^#[ \t]*Dx[ \t]*:?([^\r\n]*)", text, re.MULTILINE | re.IGNORECASE)
     if line is None:
         return None
@@ -39,21 +41,27 @@ def list_headers(raw: Path) -> dict[str, Path]:
     for path in sorted(raw.rglob("*.hea"), key=lambda path: (path.stem, path)):
         other = stems.setdefault(path.stem, path.with_suffix(""))
         if other != path.with_suffix(""):
-            raise InputError(f"record {path.stem} is there twice: {other}.hea and {path}; keep one of them")
+            raise InputError(
+                f"record {path.stem} is there twice: {other}.hea and {path}; keep one of them"
+            )
     return stems
 
 
 def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
-    """The corpus of all headers below `raw`: task 'diagnosis' by exact match of a SNOMED code with `classes`.
+    """The corpus of all headers below `raw`: task 'diagnosis' by exact match of a SNOMED code with
+    `classes`.
 
-    A code that is no class is counted in unknown_codes; a record without '#Dx' line is not labelled.
+    A code that is no class is counted in unknown_codes; a record without '#Dx' line is not
+    labelled.
     """
     refs, unknown, unlabelled = [], Counter(), []
     for record_id, stem in list_headers(raw).items():
         try:
             codes = read_codes(decode(Path(f"{stem}.hea").read_bytes()))
         except OSError as error:
-            raise InputError(f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})") from None
+            raise InputError(
+                f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
+            ) from None
         labels = {}
         if codes is None:
             unlabelled.append(record_id)
@@ -63,7 +71,11 @@ def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
         refs.append(RecordRef(record_id, record_id, None, labels, str(stem)))
     refs, duplicates = keep_together(refs, (".mat", ".dat"))
     tasks = {"diagnosis": tuple(dict.fromkeys(classes.values()))}
-    notes = [f"{len(unlabelled)} headers have no #Dx line: {list_some(unlabelled)}"] if unlabelled else []
+    notes = (
+        [f"{len(unlabelled)} headers have no #Dx line: {list_some(unlabelled)}"]
+        if unlabelled
+        else []
+    )
     return Corpus(
         name,
         str(raw),
@@ -78,7 +90,8 @@ def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
 
 
 def read_challenge(ref: RecordRef) -> Waveform:
-    """One record; where its header is broken, the .mat speaks for itself (defect 'header_repaired')."""
+    """One record; where its header is broken, the .mat speaks for itself (defect
+    'header_repaired')."""
     try:
         record = read_wfdb_record(ref.path, ref.record_id)
     except InputError as error:
@@ -91,39 +104,60 @@ def read_challenge(ref: RecordRef) -> Waveform:
         rate = re.match(r"\S+[ \t]+12[ \t]+(\d{2,5})[ \t]", text)
         signal = _repair(ref, text)
         info = _info(text.splitlines())
-        return Waveform(signal, float(rate[1]) if rate else RATE, list(LEADS), ["header_repaired"], info)
-    return Waveform(record.signal, record.rate, record.names, record.defects, _info(record.comments))
+        return Waveform(
+            signal, float(rate[1]) if rate else RATE, list(LEADS), ["header_repaired"], info
+        )
+    return Waveform(
+        record.signal, record.rate, record.names, record.defects, _info(record.comments)
+    )
 
 
 def _info(comments: list[str]) -> dict[str, str]:
     fields = (line.lstrip("# ").partition(":") for line in comments)
     return {
-        key.strip().lower(): value.strip() for key, _, value in fields if key.strip().lower() in ("age", "sex", "dx")
+        key.strip().lower(): value.strip()
+        for key, _, value in fields
+        if key.strip().lower() in ("age", "sex", "dx")
     }
 
 
 def _merged(text: str) -> bool:
     """Whether two of the header's lines run into each other, so that one signal line is missing."""
-    first, *rest = [line for line in re.split(r"[\r\n]+", text) if line.strip() and line[0] != "#"] or [""]
+    first, *rest = [
+        line for line in re.split(r"[\r\n]+", text) if line.strip() and line[0] != "#"
+    ] or [""]
     words = first.split()
     claims = int(words[1]) if len(words) > 1 and re.fullmatch(r"\d{1,3}", words[1]) else len(LEADS)
     return claims == len(LEADS) and len(rest) < claims and ".mat" in text
 
 
 def _repair(ref: RecordRef, text: str) -> np.ndarray:
-    """Signal [T,12] in mV of a record with a broken header, if what can still be read of that agrees."""
+    """Signal [T,12] in mV of a record with a broken header, if what can still be read of that
+    agrees."""
     lines = [line for line in _SIGNAL_LINE.findall(text) if canonical(line[2])]
     places = [LEADS.index(canonical(name)) for _, _, name in lines]
     gains = {gain for gain, _, _ in lines}
-    if gains - {"1000/mV", "1000(0)/mV", "1000.0(0)/mV"} or len(lines) < 10 or places != sorted(set(places)):
-        raise InputError(f"record {ref.record_id}: its header is broken, and what is left does not name its leads")
+    if (
+        gains - {"1000/mV", "1000(0)/mV", "1000.0(0)/mV"}
+        or len(lines) < 10
+        or places != sorted(set(places))
+    ):
+        raise InputError(
+            f"record {ref.record_id}: its header is broken, and what is left does not name its leads"
+        )
     val = read_mat4(f"{ref.path}.mat", ref.record_id)
     if val.shape[0] != len(LEADS):
-        raise InputError(f"record {ref.record_id}: its header is broken, and its .mat has {val.shape[0]} leads")
+        raise InputError(
+            f"record {ref.record_id}: its header is broken, and its .mat has {val.shape[0]} leads"
+        )
     sums = checksums(val.T)
-    wrong = next((i for i, line in zip(places, lines, strict=True) if (int(line[1]) - sums[i]) % 65536), None)
+    wrong = next(
+        (i for i, line in zip(places, lines, strict=True) if (int(line[1]) - sums[i]) % 65536), None
+    )
     if wrong is not None:
-        raise InputError(f"record {ref.record_id}: its header is broken, and the checksum of {LEADS[wrong]} is wrong")
+        raise InputError(
+            f"record {ref.record_id}: its header is broken, and the checksum of {LEADS[wrong]} is wrong"
+        )
     signal = val.T.astype(np.float32) / np.float32(1000)
     signal[val.T == -32768] = np.nan
     return to_millivolts(signal, list(LEADS), ["mV"] * len(LEADS), ref.record_id)[0]

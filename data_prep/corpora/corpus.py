@@ -1,9 +1,10 @@
 """Read ECG corpora: a cheap listing of records first, the signals one at a time.
 
-A corpus is a name, its tasks (task -> class names) and a list of RecordRef; `load(ref)` reads one signal. Labels and
-leads go by name everywhere. Each corpus is a module of data_prep.corpora with a function open(raw, **options) that
-returns a Corpus; to add one, write the module and enter it in CORPORA.
-What is wrong with one record is an InputError of one line that names it, so that a build can note it and go on.
+A corpus is a name, its tasks (task -> class names) and a list of RecordRef; `load(ref)` reads one
+signal. Labels and leads go by name everywhere. Each corpus is a module of data_prep.corpora with a
+function open(raw, **options) that returns a Corpus; to add one, write the module and enter it in
+CORPORA. What is wrong with one record is an InputError of one line that names it, so that a build
+can note it and go on.
 """
 
 import dataclasses
@@ -50,20 +51,26 @@ class Corpus:
     split_rule: str
     missing: int = 0  # records that the tables name and the folder lacks
     read: Callable[[RecordRef], Waveform] = read_plain  # a module's function, so that it pickles
-    duplicates: dict[str, str] = field(default_factory=dict)  # record -> the first record with the same signal file
-    unknown_codes: dict[str, int] = field(default_factory=dict)  # codes that are no class -> number of records
-    notes: list[str] = field(default_factory=list)  # what the user should know about the listing, a line each
+    # record -> the first record with the same signal file
+    duplicates: dict[str, str] = field(default_factory=dict)
+    # codes that are no class -> number of records
+    unknown_codes: dict[str, int] = field(default_factory=dict)
+    # what the user should know about the listing, a line each
+    notes: list[str] = field(default_factory=list)
 
     def load(self, ref: RecordRef) -> Record:
         """Read the signal of one record."""
         wave = self.read(ref)
         ids = (ref.record_id, ref.patient_id)
         more = (ref.path, wave.defects, wave.info, wave.annotations)
-        return Record(*ids, wave.signal, wave.rate, wave.leads, ref.labels, ref.split, self.name, *more)
+        return Record(
+            *ids, wave.signal, wave.rate, wave.leads, ref.labels, ref.split, self.name, *more
+        )
 
 
 def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | None = None) -> Corpus:
-    """List the corpus `name` in the folder `raw_dir`. `options` are the keyword arguments of its module's open()."""
+    """List the corpus `name` in the folder `raw_dir`. `options` are the keyword arguments of its
+    module's open()."""
     if name not in CORPORA:
         near = difflib.get_close_matches(name, CORPORA, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(CORPORA)}"
@@ -72,7 +79,9 @@ def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | Non
     known = [key for key in inspect.signature(function).parameters if key != "raw"]
     for key in options or {}:
         if key not in known:
-            raise InputError(f"corpus {name} has no option {key!r}: it takes {', '.join(known) or 'none'}")
+            raise InputError(
+                f"corpus {name} has no option {key!r}: it takes {', '.join(known) or 'none'}"
+            )
     raw = Path(raw_dir)
     if not raw.is_dir():
         raise InputError(f"no folder {raw}: give the folder that holds the {name} records")
@@ -80,10 +89,12 @@ def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | Non
 
 
 def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
-    """The corpus with the splits of a user's CSV: columns record_id or patient_id, and split, found by name.
+    """The corpus with the splits of a user's CSV: columns record_id or patient_id, and split, found
+    by name.
 
-    Records that the CSV does not name are left out, and ids that the corpus does not have are counted, both in `notes`.
-    A patient (or two records with the same signal) in two splits is an error: it would leak test data into training.
+    Records that the CSV does not name are left out, and ids that the corpus does not have are
+    counted, both in `notes`. A patient (or two records with the same signal) in two splits is an
+    error: it would leak test data into training.
     """
 
     path = Path(path)
@@ -94,19 +105,27 @@ def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
     chosen: dict[str, str] = {}
     for number, row in enumerate(rows, start=2):
         if row["split"] not in SPLITS:
-            raise InputError(f"{path} line {number}: split {row['split']!r}; choose from {', '.join(SPLITS)}")
+            raise InputError(
+                f"{path} line {number}: split {row['split']!r}; choose from {', '.join(SPLITS)}"
+            )
         if chosen.setdefault(row[key], row["split"]) != row["split"]:
             raise InputError(f"{path} line {number}: {key} {row[key]} has two splits")
     there = {getattr(ref, key) for ref in corpus.refs}
     unknown = sorted(chosen.keys() - there)
     if not there & chosen.keys():
-        raise InputError(f"{path}: no {key} of it is in the corpus {corpus.name}: {list_some(unknown)}")
+        raise InputError(
+            f"{path}: no {key} of it is in the corpus {corpus.name}: {list_some(unknown)}"
+        )
     kept = [ref for ref in corpus.refs if getattr(ref, key) in chosen]
     refs = [dataclasses.replace(ref, split=chosen[getattr(ref, key)]) for ref in kept]
     check_patients(refs, path)
     notes = list(corpus.notes)
     if unknown:
-        notes.append(f"{path.name} names {len(unknown)} {key} that {corpus.name} does not have: {list_some(unknown)}")
+        notes.append(
+            f"{path.name} names {len(unknown)} {key} that {corpus.name} does not have: {list_some(unknown)}"
+        )
     if len(kept) < len(corpus.refs):
-        notes.append(f"{len(corpus.refs) - len(kept)} records are not in {path.name} and were left out")
+        notes.append(
+            f"{len(corpus.refs) - len(kept)} records are not in {path.name} and were left out"
+        )
     return dataclasses.replace(corpus, refs=refs, split_rule=f"{key} in {path.name}", notes=notes)

@@ -1,7 +1,8 @@
-"""CPSC 2018: the Challenge-2020 files (.hea with #Dx, .mat), or the original .mat structs with REFERENCE.csv.
+"""CPSC 2018: the Challenge-2020 files (.hea with #Dx, .mat), or the original .mat structs with
+REFERENCE.csv.
 
-Nine classes, 6 to 144 s at 500 Hz. The set knows no patients: each record is one, together with those whose file is the
-same byte for byte (255 in the full set).
+Nine classes, 6 to 144 s at 500 Hz. The set knows no patients: each record is one, together with
+those whose file is the same byte for byte (255 in the full set).
 """
 
 from pathlib import Path
@@ -35,7 +36,9 @@ def open(raw: Path) -> Corpus:
         return corpus
     tables = sorted(raw.rglob("REFERENCE.csv"))
     if not tables:
-        raise InputError(f"neither WFDB headers (*.hea) nor REFERENCE.csv below {raw}: is CPSC 2018 unpacked there?")
+        raise InputError(
+            f"neither WFDB headers (*.hea) nor REFERENCE.csv below {raw}: is CPSC 2018 unpacked there?"
+        )
     return _open_original(raw, tables)
 
 
@@ -43,7 +46,9 @@ def _open_original(raw: Path, tables: list[Path]) -> Corpus:
     files: dict[str, Path] = {}
     for path in sorted(raw.rglob("*.mat")):
         if files.setdefault(path.stem, path) != path:
-            raise InputError(f"record {path.stem} is there twice: {files[path.stem]} and {path}; keep one of them")
+            raise InputError(
+                f"record {path.stem} is there twice: {files[path.stem]} and {path}; keep one of them"
+            )
     labels: dict[str, list[str]] = {}
     for table in tables:
         for row in read_csv(table, ("Recording", *LABEL_COLUMNS)):
@@ -52,10 +57,13 @@ def _open_original(raw: Path, tables: list[Path]) -> Corpus:
                 raise InputError(f"{table}: record {row['Recording']} has other labels than before")
     there = sorted(files.keys() & labels.keys())
     if not there:
-        raise InputError(f"no .mat file below {raw} is listed in {tables[0]}: are TrainingSet1 to 3 unpacked there?")
+        raise InputError(
+            f"no .mat file below {raw} is listed in {tables[0]}: are TrainingSet1 to 3 unpacked there?"
+        )
     extra = sorted(files.keys() - labels.keys())
     refs = [
-        RecordRef(name, name, None, {"diagnosis": labels[name]}, str(files[name].with_suffix(""))) for name in there
+        RecordRef(name, name, None, {"diagnosis": labels[name]}, str(files[name].with_suffix("")))
+        for name in there
     ]
     refs += [RecordRef(name, name, None, {}, str(files[name].with_suffix(""))) for name in extra]
     refs, duplicates = keep_together(sorted(refs, key=lambda ref: ref.record_id), (".mat",))
@@ -80,5 +88,7 @@ def _names(row: dict[str, str], table: Path) -> list[str]:
             if number is not None:
                 names.append(list(CLASSES.values())[range(1, 10).index(number)])
         except (ValueError, OverflowError):
-            raise InputError(f"{table}: record {row['Recording']} has label {row[column][:20]!r}, not 1 to 9") from None
+            raise InputError(
+                f"{table}: record {row['Recording']} has label {row[column][:20]!r}, not 1 to 9"
+            ) from None
     return sorted(set(names))

@@ -1,4 +1,5 @@
-"""Chapman-Shaoxing-Ningbo: classes by exact match of the SNOMED code, names from the set's own table."""
+"""Chapman-Shaoxing-Ningbo: classes by exact match of the SNOMED code, names from the set's own
+table."""
 
 from pathlib import Path
 
@@ -11,7 +12,8 @@ TABLE = "ConditionNames_SNOMED-CT.csv"
 
 
 def open(raw: Path) -> Corpus:
-    """Task 'diagnosis', one class a code. Codes outside the table are in unknown_codes; the records stay.
+    """Task 'diagnosis', one class a code. Codes outside the table are in unknown_codes; the records
+    stay.
 
     The set knows no patients: each record is one, together with those whose signal is the same.
     """
@@ -22,12 +24,15 @@ def open(raw: Path) -> Corpus:
 
 
 def read_names(path: Path) -> dict[str, str]:
-    """SNOMED code -> acronym. Some codes have several; the headers cannot tell those apart, so the first counts."""
+    """SNOMED code -> acronym. Some codes have several; the headers cannot tell those apart, so the
+    first counts."""
     names: dict[str, str] = {}
     for number, row in enumerate(read_csv(path, ("Acronym Name", "Snomed_CT")), start=2):
         code, name = row["Snomed_CT"], row["Acronym Name"]
         if not code.isdigit() or not name:
-            raise InputError(f"{path} line {number}: {name!r} has the code {code[:30]!r}, which is no SNOMED code")
+            raise InputError(
+                f"{path} line {number}: {name!r} has the code {code[:30]!r}, which is no SNOMED code"
+            )
         names.setdefault(code, name)
     if len(set(names.values())) != len(names):
         raise InputError(f"{path}: one acronym stands for two codes")

@@ -1,8 +1,8 @@
 """Records whose signal files are the same, byte for byte: they must never be in two splits.
 
-Where a corpus has no patient ids, such records share the id of the first of them. What it costs: one stat and one read
-of 4 KiB a record (25 microseconds with a warm cache), and the whole file only of those that agree in length and start.
-Nothing is cached.
+Where a corpus has no patient ids, such records share the id of the first of them. What it costs:
+one stat and one read of 4 KiB a record (25 microseconds with a warm cache), and the whole file only
+of those that agree in length and start. Nothing is cached.
 """
 
 import dataclasses
@@ -18,7 +18,8 @@ MAT5_TEXT = 128  # a MATLAB 5 file begins with a text that holds the date of wri
 
 
 def find_duplicates(files: dict[str, str]) -> dict[str, str]:
-    """record_id -> file of its signal; returns record_id -> first record_id (in that order) with the same content."""
+    """record_id -> file of its signal; returns record_id -> first record_id (in that order) with
+    the same content."""
     groups: dict[tuple, list[str]] = defaultdict(list)
     for record_id, path in files.items():
         try:
@@ -27,14 +28,18 @@ def find_duplicates(files: dict[str, str]) -> dict[str, str]:
         except OSError:
             continue  # told when the record is read
         if size:
-            groups[size, hashlib.blake2b(_content(start), digest_size=16).digest()].append(record_id)
+            groups[size, hashlib.blake2b(_content(start), digest_size=16).digest()].append(
+                record_id
+            )
     same: dict[str, str] = {}
     for size_and_start, ids in groups.items():
         if len(ids) < 2:
             continue
         first: dict[bytes, str] = {}
         for record_id in ids:
-            content = _content(Path(files[record_id]).read_bytes()) if size_and_start[0] > START else b""
+            content = (
+                _content(Path(files[record_id]).read_bytes()) if size_and_start[0] > START else b""
+            )
             digest = hashlib.blake2b(content, digest_size=16).digest()
             if digest in first:
                 same[record_id] = first[digest]
@@ -47,13 +52,21 @@ def _content(data: bytes) -> bytes:
     return data[MAT5_TEXT:] if data.startswith(b"MATLAB 5.0") else data
 
 
-def keep_together(refs: list[RecordRef], suffixes: tuple[str, ...]) -> tuple[list[RecordRef], dict[str, str]]:
-    """Refs of a corpus without patient ids, those with the same signal under one patient_id; and who repeats whom."""
+def keep_together(
+    refs: list[RecordRef], suffixes: tuple[str, ...]
+) -> tuple[list[RecordRef], dict[str, str]]:
+    """Refs of a corpus without patient ids, those with the same signal under one patient_id; and
+    who repeats whom."""
     files = {}
     for ref in refs:
         names = (ref.path + suffix for suffix in suffixes)
-        files[ref.record_id] = next((name for name in names if os.path.exists(name)), ref.path + suffixes[0])
+        files[ref.record_id] = next(
+            (name for name in names if os.path.exists(name)), ref.path + suffixes[0]
+        )
     same = find_duplicates(files)
     patients = {ref.record_id: ref.patient_id for ref in refs}
-    refs = [dataclasses.replace(r, patient_id=patients[same.get(r.record_id, r.record_id)]) for r in refs]
+    refs = [
+        dataclasses.replace(r, patient_id=patients[same.get(r.record_id, r.record_id)])
+        for r in refs
+    ]
     return refs, same

@@ -1,4 +1,5 @@
-"""LUDB: 12 leads with the P, QRS and T waves that cardiologists marked in each; rhythm and axis from ludb.csv."""
+"""LUDB: 12 leads with the P, QRS and T waves that cardiologists marked in each; rhythm and axis
+from ludb.csv."""
 
 from pathlib import Path
 
@@ -30,8 +31,12 @@ AXES = ("horizontal", "left axis deviation", "normal", "right axis deviation", "
 
 
 def open(raw: Path) -> Corpus:
-    """Tasks 'rhythm' and 'axis' (none is given for paced records: not labelled). Every record is one subject."""
-    stems = sorted((path.with_suffix("") for path in raw.rglob("*.hea")), key=lambda stem: (len(stem.name), stem.name))
+    """Tasks 'rhythm' and 'axis' (none is given for paced records: not labelled). Every record is
+    one subject."""
+    stems = sorted(
+        (path.with_suffix("") for path in raw.rglob("*.hea")),
+        key=lambda stem: (len(stem.name), stem.name),
+    )
     if not stems:
         raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
     table = {row["ID"]: row for row in read_csv(raw / "ludb.csv", ("ID", "Rhythms", AXIS))}
@@ -50,11 +55,21 @@ def open(raw: Path) -> Corpus:
     rule = "80/10/10 by sha256 of the record id (every record is another subject)"
     missing = len(table.keys() - {ref.record_id for ref in refs})
     tasks = {"rhythm": RHYTHMS, "axis": AXES}
-    return Corpus("ludb", str(raw), tasks, refs, rule, missing, read=read, unknown_codes=dict(sorted(unknown.items())))
+    return Corpus(
+        "ludb",
+        str(raw),
+        tasks,
+        refs,
+        rule,
+        missing,
+        read=read,
+        unknown_codes=dict(sorted(unknown.items())),
+    )
 
 
 def read(ref: RecordRef) -> Waveform:
-    """Signal, and annotations: lead -> 'P' | 'QRS' | 'T' -> int [k,3], samples of onset, peak, end; -1 if unmarked."""
+    """Signal, and annotations: lead -> 'P' | 'QRS' | 'T' -> int [k,3], samples of onset, peak,
+    end; -1 if unmarked."""
     record = read_wfdb_record(ref.path, ref.record_id)
     annotations, defects = {}, list(record.defects)
     for lead in LEADS:
@@ -85,7 +100,8 @@ def read_waves(path: Path, record_id: str, length: int) -> dict[str, np.ndarray]
 
 
 def read_annotations(path: Path, record_id: str) -> list[tuple[int, int]]:
-    """(sample, code) of a WFDB annotation file: words of 6 bits code, 10 bits samples since the one before."""
+    """(sample, code) of a WFDB annotation file: words of 6 bits code, 10 bits samples since the one
+    before."""
     try:
         words = np.frombuffer(raw := path.read_bytes(), "<u2", len(raw) // 2).tolist()
     except OSError as error:

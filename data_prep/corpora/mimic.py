@@ -1,9 +1,9 @@
 """MIMIC-IV-ECG (record_list.csv), with the labels of MIMIC-IV-ECG-Ext-ICD where its table is there.
 
-Three tasks of one class each, from the ICD-10 (and ICD-9) codes of the stay: diabetes, ckd, sepsis. A record is
-labelled when its list of codes is there: an empty list is a negative, an empty cell is no label. The table also writes
-an empty list for ECGs outside any stay (ecg_taken_in_ed_or_hosp is False, two in five): nobody coded those, so they
-are not labelled.
+Three tasks of one class each, from the ICD-10 (and ICD-9) codes of the stay: diabetes, ckd, sepsis.
+A record is labelled when its list of codes is there: an empty list is a negative, an empty cell is
+no label. The table also writes an empty list for ECGs outside any stay (ecg_taken_in_ed_or_hosp is
+False, two in five): nobody coded those, so they are not labelled.
 """
 
 import dataclasses
@@ -28,22 +28,33 @@ FOLDS = ("strat_fold", "fold")  # 20 folds by patient: 18 validates, 19 tests
 RECORD_LIST = "record_list.csv"
 
 
-def open(raw: Path, labels: str | None = None, codes: str | None = None, fold: str | None = None) -> Corpus:
-    """Options: labels, the path of records_w_diag_icd10.csv (else looked for in the folder and beside it); codes, its
-    column of codes (all_diag_all: emergency and hospital diagnoses); fold, its column of folds (strat_fold)."""
+def open(
+    raw: Path, labels: str | None = None, codes: str | None = None, fold: str | None = None
+) -> Corpus:
+    """Options: labels, the path of records_w_diag_icd10.csv (else looked for in the folder and
+    beside it); codes, its column of codes (all_diag_all: emergency and hospital diagnoses); fold,
+    its column of folds (strat_fold)."""
     table = _find_table(raw, labels)
     known = _read_table(table, codes, fold) if table else {}
     refs, missing, split_of, ids, listed = [], 0, {}, set(), {}
-    for number, row in enumerate(read_csv(raw / RECORD_LIST, ("subject_id", "study_id", "path")), start=2):
+    for number, row in enumerate(
+        read_csv(raw / RECORD_LIST, ("subject_id", "study_id", "path")), start=2
+    ):
         patient, record_id, path = sys.intern(row["subject_id"]), row["study_id"], row["path"]
         if not patient or not record_id or path.startswith("/") or ".." in path:
-            raise InputError(f"{raw / RECORD_LIST} line {number}: cannot read the row of study_id {record_id[:20]!r}")
+            raise InputError(
+                f"{raw / RECORD_LIST} line {number}: cannot read the row of study_id {record_id[:20]!r}"
+            )
         if record_id in ids:
-            raise InputError(f"{raw / RECORD_LIST} line {number}: study_id {record_id} was listed before")
+            raise InputError(
+                f"{raw / RECORD_LIST} line {number}: study_id {record_id} was listed before"
+            )
         ids.add(record_id)
         found, split = known.pop(record_id, ({}, None))
         if split is not None and split_of.setdefault(patient, split) != split:
-            raise InputError(f"{table}: patient {patient} is in {split_of[patient]} and {split} (study {record_id})")
+            raise InputError(
+                f"{table}: patient {patient} is in {split_of[patient]} and {split} (study {record_id})"
+            )
         if not _is_there(raw, path, listed):
             missing += 1
             continue
@@ -56,9 +67,19 @@ def open(raw: Path, labels: str | None = None, codes: str | None = None, fold: s
             if ref.split is None and ref.patient_id in split_of:  # goes where its patient is
                 refs[i] = dataclasses.replace(ref, split=split_of[ref.patient_id])
         loose = sum(ref.split is None for ref in refs)
-        notes += [f"{loose} records without fold are split by a hash of the patient"] if loose else []
-        notes += [f"{len(known)} rows of {table.name} have no record in record_list.csv"] if known else []
-    rule = "folds 0-17 train, 18 validation, 19 test" if split_of else "80/10/10 by sha256 of the patient id"
+        notes += (
+            [f"{loose} records without fold are split by a hash of the patient"] if loose else []
+        )
+        notes += (
+            [f"{len(known)} rows of {table.name} have no record in record_list.csv"]
+            if known
+            else []
+        )
+    rule = (
+        "folds 0-17 train, 18 validation, 19 test"
+        if split_of
+        else "80/10/10 by sha256 of the patient id"
+    )
     tasks = {task: (task,) for task in PREFIXES} if table else {}
     return Corpus("mimic", str(raw), tasks, refs, rule, missing, notes=notes)
 
@@ -77,7 +98,8 @@ def _find_table(raw: Path, labels: str | None) -> Path | None:
 def _is_there(raw: Path, path: str, listed: dict[str, set[str]]) -> bool:
     """Whether the folder of a record's patient (files/p1000/p10000032) is there.
 
-    Folders of groups of patients are listed, a thousand in the whole set; a look at every record would be 800,000.
+    Folders of groups of patients are listed, a thousand in the whole set; a look at every record
+    would be 800,000.
     """
     group, patient = os.path.split(os.path.dirname(os.path.dirname(path)))
     if group not in listed:
@@ -88,18 +110,28 @@ def _is_there(raw: Path, path: str, listed: dict[str, set[str]]) -> bool:
     return not patient or patient in listed[group]
 
 
-def _read_table(path: Path, codes: str | None, fold: str | None) -> dict[str, tuple[dict, str | None]]:
-    """study_id -> (labels, split). Records that agree in them share one object: there are 800,000."""
+def _read_table(
+    path: Path, codes: str | None, fold: str | None
+) -> dict[str, tuple[dict, str | None]]:
+    """study_id -> (labels, split). Records that agree in them share one object: there are
+    800,000."""
     shared: dict[tuple, tuple[dict[str, list[str]], str | None]] = {}
     known = {}
     columns: tuple[str, str | None] | None = None
     for number, row in enumerate(read_csv(path, ("study_id",)), start=2):
-        columns = columns or (_column(row, codes, CODE_LISTS, path), _column(row, fold, FOLDS, path))
+        columns = columns or (
+            _column(row, codes, CODE_LISTS, path),
+            _column(row, fold, FOLDS, path),
+        )
         study = row["study_id"].removesuffix(".0")
         positive = _positive(row[columns[0]], f"{path} line {number}: study_id {study[:20]}")
         if row.get("ecg_taken_in_ed_or_hosp", "").lower() in ("false", "0") and not positive:
             positive = None
-        labels = {} if positive is None else {task: [task] if task in positive else [] for task in PREFIXES}
+        labels = (
+            {}
+            if positive is None
+            else {task: [task] if task in positive else [] for task in PREFIXES}
+        )
         split = _split(row[columns[1]], path, number)
         key = (split, positive is None, *sorted(positive or ()))
         known[study] = shared.setdefault(key, (labels, split))
@@ -109,7 +141,9 @@ def _read_table(path: Path, codes: str | None, fold: str | None) -> dict[str, tu
 def _column(row: dict[str, str], asked: str | None, usual: tuple[str, ...], path: Path) -> str:
     name = asked or next((name for name in usual if name in row), None)
     if name is None or name not in row:
-        raise InputError(f"{path} has no column {name or ' or '.join(usual)!r} (found: {', '.join(row)[:120]})")
+        raise InputError(
+            f"{path} has no column {name or ' or '.join(usual)!r} (found: {', '.join(row)[:120]})"
+        )
     return name
 
 

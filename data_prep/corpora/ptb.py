@@ -1,4 +1,5 @@
-"""PTB Diagnostic: 15 signals a record (12 leads in .dat, Frank vx vy vz in .xyz), one folder a patient."""
+"""PTB Diagnostic: 15 signals a record (12 leads in .dat, Frank vx vy vz in .xyz), one folder a
+patient."""
 
 import re
 from collections import Counter
@@ -28,7 +29,8 @@ CLASSES = (
 
 
 def open(raw: Path) -> Corpus:
-    """Task 'diagnosis' from the header's 'Reason for admission'; 'n/a' is not labelled. patient_id is the folder."""
+    """Task 'diagnosis' from the header's 'Reason for admission'; 'n/a' is not labelled. patient_id
+    is the folder."""
     stems = list_headers(raw)
     if not stems:
         raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
@@ -36,11 +38,15 @@ def open(raw: Path) -> Corpus:
     refs, unknown = [], Counter()
     for record_id, stem in stems.items():
         if not re.fullmatch(r"patient\d+", stem.parent.name):
-            raise InputError(f"record {record_id}: its folder {stem.parent} is not named after a patient (patient001)")
+            raise InputError(
+                f"record {record_id}: its folder {stem.parent} is not named after a patient (patient001)"
+            )
         try:
             text = decode(Path(f"{stem}.hea").read_bytes())
         except OSError as error:
-            raise InputError(f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})") from None
+            raise InputError(
+                f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
+            ) from None
         reason = _field(text, "Reason for admission")
         labels = {}
         if reason and reason.lower() != "n/a":
@@ -52,7 +58,14 @@ def open(raw: Path) -> Corpus:
     notes = [f"reasons for admission that are no class: {list_some(unknown)}"] if unknown else []
     rule = "80/10/10 by sha256 of the patient id"
     return Corpus(
-        "ptb", str(raw), {"diagnosis": CLASSES}, refs, rule, read=read, unknown_codes=dict(unknown), notes=notes
+        "ptb",
+        str(raw),
+        {"diagnosis": CLASSES},
+        refs,
+        rule,
+        read=read,
+        unknown_codes=dict(unknown),
+        notes=notes,
     )
 
 

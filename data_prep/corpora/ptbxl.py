@@ -13,32 +13,46 @@ FOLDERS = {"100": ("records100", "filename_lr"), "500": ("records500", "filename
 
 
 def open(raw: Path, rate: str | None = None) -> Corpus:
-    """Tasks super, sub, form and rhythm. rate is 100 or 500 Hz; without it, records100 if there, else records500.
+    """Tasks super, sub, form and rhythm. rate is 100 or 500 Hz; without it, records100 if there,
+    else records500.
 
-    As in the public benchmark, a statement counts whatever its likelihood; a record without any class of a task is not
-    labelled for it. Records whose file is not there are left out.
+    As in the public benchmark, a statement counts whatever its likelihood; a record without any
+    class of a task is not labelled for it. Records whose file is not there are left out.
     """
     if rate is not None and str(rate) not in FOLDERS:
         raise InputError(f"ptbxl has rate 100 and 500, not {rate!r}")
     classes = _classes(raw)
     table_path = raw / "ptbxl_database.csv"
-    needed = ("ecg_id", "patient_id", "scp_codes", "strat_fold", *(column for _, column in FOLDERS.values()))
+    needed = (
+        "ecg_id",
+        "patient_id",
+        "scp_codes",
+        "strat_fold",
+        *(column for _, column in FOLDERS.values()),
+    )
     table = list(read_csv(table_path, needed))
     for choice in [str(rate)] if rate else FOLDERS:
         folder, column = FOLDERS[choice]
-        there = {path.relative_to(raw).with_suffix("").as_posix() for path in (raw / folder).glob("*/*.hea")}
+        there = {
+            path.relative_to(raw).with_suffix("").as_posix()
+            for path in (raw / folder).glob("*/*.hea")
+        }
         if there:
             break
     rows = [_row(row, table_path) for row in table if row[column] in there]
     if not rows:
         where = FOLDERS[str(rate)][0] if rate else "records100"
-        raise InputError(f"no record of ptbxl_database.csv in {raw}/{where}: is the set unpacked there?")
+        raise InputError(
+            f"no record of ptbxl_database.csv in {raw}/{where}: is the set unpacked there?"
+        )
     rows.sort(key=lambda row: row[0])
     validation = 9 if any(fold == 10 for _, _, _, fold, _ in rows) else 8
     known = set(_codes(raw))
     refs, unknown = [], Counter()
     for number, patient, codes, fold, row in rows:
-        found = {task: sorted({of[code] for code in codes if code in of}) for task, of in classes.items()}
+        found = {
+            task: sorted({of[code] for code in codes if code in of}) for task, of in classes.items()
+        }
         unknown.update(code for code in codes if code not in known)
         split = "train" if fold < validation else "validation" if fold == validation else "test"
         labels = {task: names for task, names in found.items() if names}
@@ -46,7 +60,9 @@ def open(raw: Path, rate: str | None = None) -> Corpus:
     tasks = {task: tuple(sorted(set(of.values()))) for task, of in classes.items()}
     rule = f"folds 1-{validation - 1} train, {validation} validation, {validation + 1} test"
     missing = len(table) - len(rows)
-    return Corpus("ptbxl", str(raw), tasks, refs, rule, missing, unknown_codes=dict(sorted(unknown.items())))
+    return Corpus(
+        "ptbxl", str(raw), tasks, refs, rule, missing, unknown_codes=dict(sorted(unknown.items()))
+    )
 
 
 def _row(row: dict[str, str], path: Path) -> tuple[int, str, list[str], int, dict[str, str]]:
@@ -55,7 +71,13 @@ def _row(row: dict[str, str], path: Path) -> tuple[int, str, list[str], int, dic
         fold = int(row["strat_fold"])
         if not isinstance(codes, dict) or not 1 <= fold <= 10:
             raise ValueError
-        return int(row["ecg_id"]), str(int(float(row["patient_id"]))), [str(code) for code in codes], fold, row
+        return (
+            int(row["ecg_id"]),
+            str(int(float(row["patient_id"]))),
+            [str(code) for code in codes],
+            fold,
+            row,
+        )
     except (ValueError, SyntaxError, MemoryError, RecursionError, OverflowError):
         raise InputError(f"{path}: cannot read the row of ecg_id {row['ecg_id'][:20]}") from None
 
@@ -63,7 +85,9 @@ def _row(row: dict[str, str], path: Path) -> tuple[int, str, list[str], int, dic
 def _codes(raw: Path) -> dict[str, dict[str, str]]:
     path = raw / "scp_statements.csv"
     needed = ("diagnostic", "form", "rhythm", "diagnostic_class", "diagnostic_subclass")
-    return {(row[""] if "" in row else next(iter(row.values()))): row for row in read_csv(path, needed)}
+    return {
+        (row[""] if "" in row else next(iter(row.values()))): row for row in read_csv(path, needed)
+    }
 
 
 def _classes(raw: Path) -> dict[str, dict[str, str]]:

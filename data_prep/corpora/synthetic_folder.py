@@ -14,7 +14,9 @@ def open(raw: Path) -> Corpus:
     if not (raw / "synthetic.json").exists():
         raise InputError(f"{raw} is no synthetic corpus: {remedy}")
     if not (raw / "labels.csv").exists():
-        raise InputError(f"the synthetic corpus in {raw} is unfinished (no labels.csv): {remedy} again")
+        raise InputError(
+            f"the synthetic corpus in {raw} is unfinished (no labels.csv): {remedy} again"
+        )
     corpus = wfdb_folder.open(raw)
     tasks = json.loads((raw / "synthetic.json").read_text(encoding="utf-8"))["tasks"]
     corpus.name, corpus.tasks = "synthetic", {task: tuple(names) for task, names in tasks.items()}

@@ -1,4 +1,5 @@
-"""Any folder of WFDB records, with or without labels.csv (record_id, patient_id, [split], one column a task)."""
+"""Any folder of WFDB records, with or without labels.csv (record_id, patient_id, [split], one
+column a task)."""
 
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from data_prep.formats.tables import check_patients, read_labels
 
 
 def open(raw: Path) -> Corpus:
-    """Every record below a folder; record_id is its path without extension. labels.csv, if there, gives the rest.
+    """Every record below a folder; record_id is its path without extension. labels.csv, if there,
+    gives the rest.
 
-    A record without a row in labels.csv is its own patient, together with those whose signal file is the same.
+    A record without a row in labels.csv is its own patient, together with those whose signal file
+    is the same.
     """
     stems = sorted(path.relative_to(raw).with_suffix("").as_posix() for path in raw.rglob("*.hea"))
     if not stems:

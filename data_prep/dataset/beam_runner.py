@@ -1,7 +1,9 @@
-"""Builds shards as an Apache Beam pipeline, for corpora beyond one machine: one element a shard, any Beam runner.
+"""Builds shards as an Apache Beam pipeline, for corpora beyond one machine: one element a shard,
+any Beam runner.
 
-The pipeline runs the function that local builds run, so the files are the same. The folders of raw data and shards must
-be seen by all workers under one path (a shared or mounted file system). Beam is an extra: pip install 'lvcg-jax[beam]'.
+The pipeline runs the function that local builds run, so the files are the same. The folders of raw
+data and shards must be seen by all workers under one path (a shared or mounted file system). Beam
+is an extra: pip install 'lvcg-jax[beam]'.
 """
 
 import re
@@ -20,8 +22,10 @@ def run(task: Callable, state: tuple, items: Sequence, options: list[str]) -> No
     try:
         with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
             shards = pipeline | "shards" >> beam.Create(list(items))
-            spread = shards | "spread" >> beam.Reshuffle()  # else a runner may build all in one worker
-            spread | "build" >> beam.Map(_build, task, state)  # a pipeline step: the expression has an effect
+            # else a runner may build all in one worker
+            spread = shards | "spread" >> beam.Reshuffle()
+            # a pipeline step: the expression has an effect
+            spread | "build" >> beam.Map(_build, task, state)
     except Exception as error:
         raise _users_error(error) or error from None
 
@@ -39,7 +43,9 @@ def _users_error(error: BaseException | None) -> InputError | None:
     while error is not None:
         if isinstance(error, InputError):
             return InputError(str(error).split(" [while running")[0])
-        told = re.search(r"data_prep\.errors\.InputError: (.+?)(?: \[while running|$)", str(error), re.MULTILINE)
+        told = re.search(
+            r"data_prep\.errors\.InputError: (.+?)(?: \[while running|$)", str(error), re.MULTILINE
+        )
         if told:
             return InputError(told[1])
         error = error.__cause__ or error.__context__

@@ -15,7 +15,16 @@ from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset import beam_runner, pool, shards
 from data_prep.dataset.finish import finish, repair
-from data_prep.dataset.one_shard import PARTS, Job, Shard, build_shard, disk_full, part, to_json, write_file
+from data_prep.dataset.one_shard import (
+    PARTS,
+    Job,
+    Shard,
+    build_shard,
+    disk_full,
+    part,
+    to_json,
+    write_file,
+)
 from data_prep.dataset.plan import make_plan
 from data_prep.ecg.preprocess import Preprocess
 
@@ -35,9 +44,11 @@ def build(
     duplicates: str = "drop",
     beam_options: list[str] | None = None,
 ) -> dict:
-    """Builds, continues or repairs the dataset directory `out`; returns the content of its dataset.json.
+    """Builds, continues or repairs the dataset directory `out`; returns the content of its
+    dataset.json.
 
-    `beam_options` (pipeline options, may be empty) builds the shards with Apache Beam instead of local processes.
+    `beam_options` (pipeline options, may be empty) builds the shards with Apache Beam instead of
+    local processes.
     """
     for name, value in (("workers", workers), ("shard_records", shard_records), ("limit", limit)):
         if value is not None and value < 1:
@@ -53,19 +64,26 @@ def build(
     try:
         (job.out / PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{job.out}: cannot write there ({error.strerror}); give another --out") from None
+        raise InputError(
+            f"{job.out}: cannot write there ({error.strerror}); give another --out"
+        ) from None
     with _only_build(job.out), disk_full(job.out):
         write_file(job.out, shards.PLAN_FILE, to_json(plan))
-        before = shards.read_metadata(job.out) if (job.out / shards.METADATA_FILE).is_file() else None
+        before = (
+            shards.read_metadata(job.out) if (job.out / shards.METADATA_FILE).is_file() else None
+        )
         if before is not None and not _ledger_whole(job.out, before):
             before = None  # what was dropped, and why, is known only from the records
         if before is not None:
             planned = [shard for shard in planned if shard.split in before["splits"]]
         todo = [shard for shard in planned if not _finished(job.out, shard, before)]
         total, left = (sum(len(shard.refs) for shard in some) for some in (planned, todo))
-        with progress_bar(total=total, initial=total - left, unit="rec", disable=not progress) as bar:
+        with progress_bar(
+            total=total, initial=total - left, unit="rec", disable=not progress
+        ) as bar:
             slim = copy.copy(corpus)
-            slim.refs, slim.duplicates = [], {}  # a process gets the records of a shard with the shard
+            # a process gets the records of a shard with the shard
+            slim.refs, slim.duplicates = [], {}
             if beam_options is not None and todo:
                 beam_runner.run(build_shard, (slim, job), todo, beam_options)
                 bar.update(left)
@@ -105,7 +123,9 @@ def _check_directory(out: Path, plan: dict) -> None:
     path = out / shards.PLAN_FILE
     if not path.is_file():
         if out.is_dir() and {p.name for p in out.iterdir()} - {PARTS}:
-            raise InputError(f"{out}: not empty and not a build of ours (no {shards.PLAN_FILE}); give a new folder")
+            raise InputError(
+                f"{out}: not empty and not a build of ours (no {shards.PLAN_FILE}); give a new folder"
+            )
         return
     try:
         before = json.loads(path.read_bytes())
@@ -114,18 +134,26 @@ def _check_directory(out: Path, plan: dict) -> None:
     if before == plan:
         return
     different = []
-    for name in [key for key in plan if key not in ("preprocess", "preprocess_hash", "records_sha256", "shards")]:
+    for name in [
+        key
+        for key in plan
+        if key not in ("preprocess", "preprocess_hash", "records_sha256", "shards")
+    ]:
         if before.get(name) != plan[name]:
             different.append(f"{name} was {before.get(name)!r}, now {plan[name]!r}")
     ours, theirs = plan["preprocess"], before.get("preprocess", {})
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
-            different.append(f"preprocessing {name} was {theirs.get(name)!r}, now {ours.get(name)!r}")
+            different.append(
+                f"preprocessing {name} was {theirs.get(name)!r}, now {ours.get(name)!r}"
+            )
     if not different and before.get("preprocess_hash") != plan["preprocess_hash"]:
         different.append("the version of the preprocessing code")
     if not different:
         different.append("the list of records, their patients, splits or labels")
-    raise InputError(f"{out}: holds another build: {'; '.join(different)}; give a new folder or delete this one")
+    raise InputError(
+        f"{out}: holds another build: {'; '.join(different)}; give a new folder or delete this one"
+    )
 
 
 @contextlib.contextmanager
@@ -135,7 +163,9 @@ def _only_build(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{out}: another build is running in this folder; wait for it or stop it") from None
+            raise InputError(
+                f"{out}: another build is running in this folder; wait for it or stop it"
+            ) from None
         except OSError:
             pass  # a file system without locks: the build works, only two at once are not noticed
         yield

@@ -1,10 +1,12 @@
-"""Proves that a dataset directory is what its dataset.json says, and that nothing leaks between its splits.
+"""Proves that a dataset directory is what its dataset.json says, and that nothing leaks between its
+splits.
 
     python -m data_prep.verify --data=/data/shards/ptbxl
 
-Every file is read in full. Checked: files, sizes and checksums; examples, records, patients, beats and label counts;
-unique uids; sound values; the ledger against the shards; no patient and no identical signal in two splits; and that
-Grain and tfds read what we read. Prints one page and ends with exit code 0, or 2 and a line for each thing that failed.
+Every file is read in full. Checked: files, sizes and checksums; examples, records, patients, beats
+and label counts; unique uids; sound values; the ledger against the shards; no patient and no
+identical signal in two splits; and that Grain and tfds read what we read. Prints one page and ends
+with exit code 0, or 2 and a line for each thing that failed.
 """
 
 import array
@@ -80,7 +82,10 @@ class Facts:
         self.records[name] = self.records.get(name, 0) + WINDOW + beats
         self.names.append(name)
         self.contents.append(stored_hash(example))
-        self.wrong += [f"record {name} window {example['window']}: {text}" for text in unsound(example, max_beats)]
+        self.wrong += [
+            f"record {name} window {example['window']}: {text}"
+            for text in unsound(example, max_beats)
+        ]
         if beats != count:
             self.wrong.append(f"record {name}: {beats} beats, beat_counts says {count}")
 
@@ -97,7 +102,9 @@ def unsound(example: dict, max_beats: int) -> Iterator[str]:
     """What cannot be in an example that the build made."""
     beats, start, length = example["beats"], example["start"], example["length"]
     present = mask_leads(example["lead_mask"])
-    if not 1 <= len(beats) <= max_beats or not len(beats) == len(start) == len(length) == len(example["complete"]):
+    if not 1 <= len(beats) <= max_beats or not len(beats) == len(start) == len(length) == len(
+        example["complete"]
+    ):
         yield f"{len(beats)} beats, {len(start)} starts, {len(length)} lengths"
         return
     ends = np.append(start[1:], example["num_samples"])
@@ -110,15 +117,21 @@ def unsound(example: dict, max_beats: int) -> Iterator[str]:
 
 
 def verify(directory: str | os.PathLike, progress: bool = False) -> tuple[str, list[str]]:
-    """The page and the failures (empty: all is well). An InputError says that the directory cannot be opened at all."""
+    """The page and the failures (empty: all is well). An InputError says that the directory cannot
+    be opened at all."""
     directory, findings = Path(directory), Findings()
     metadata = shards.read_metadata(directory)
     for key in ("duplicates", "ledger_sha256"):
         if key not in metadata:
-            raise InputError(f"{directory}: built by an older version (no {key}); build it again into a new folder")
+            raise InputError(
+                f"{directory}: built by an older version (no {key}); build it again into a new folder"
+            )
     preprocess = Preprocess.from_dict(metadata["preprocess"])
     current = preprocess.hash() == metadata["preprocess_hash"]
-    findings.check("preprocessing hash", [] if current else [f"{metadata['preprocess_hash']} is not of this code"])
+    findings.check(
+        "preprocessing hash",
+        [] if current else [f"{metadata['preprocess_hash']} is not of this code"],
+    )
     facts, sets = {}, {}
     for split in metadata["splits"]:
         try:
@@ -138,9 +151,13 @@ def verify(directory: str | os.PathLike, progress: bool = False) -> tuple[str, l
     return "\n".join(lines), findings.failed
 
 
-def _read_split(shard_set: ShardSet, metadata: dict, preprocess: Preprocess, progress: bool) -> Facts:
+def _read_split(
+    shard_set: ShardSet, metadata: dict, preprocess: Preprocess, progress: bool
+) -> Facts:
     facts = Facts(metadata["tasks"])
-    with progress_bar(total=len(shard_set), unit="ex", desc=shard_set.split, disable=not progress) as bar:
+    with progress_bar(
+        total=len(shard_set), unit="ex", desc=shard_set.split, disable=not progress
+    ) as bar:
         for first in range(0, len(shard_set), BATCH):
             indices = range(first, min(first + BATCH, len(shard_set)))
             for i, example in zip(indices, shard_set.read(indices), strict=True):
@@ -149,9 +166,15 @@ def _read_split(shard_set: ShardSet, metadata: dict, preprocess: Preprocess, pro
     return facts
 
 
-def _check_split(split: str, found: Facts, metadata: dict, directory: Path, findings: Findings) -> None:
+def _check_split(
+    split: str, found: Facts, metadata: dict, directory: Path, findings: Findings
+) -> None:
     expected = metadata["splits"][split]
-    sizes = {"examples": found.examples, "records": len(found.records), "patients": len(found.patients)}
+    sizes = {
+        "examples": found.examples,
+        "records": len(found.records),
+        "patients": len(found.patients),
+    }
     sizes["beats"] = found.beats
     wrong = [
         f"{value} {name}, dataset.json says {expected[name]}"
@@ -161,19 +184,27 @@ def _check_split(split: str, found: Facts, metadata: dict, directory: Path, find
     path = directory / f"beat_counts-{split}.npy"
     if shards.file_sha256(path) != expected["beat_counts_sha256"]:
         wrong.append(f"{path.name}: its checksum is not the one in dataset.json")
-    findings.check(f"{split}: files, checksums, {found.examples} examples, {found.beats} beats", wrong)
+    findings.check(
+        f"{split}: files, checksums, {found.examples} examples, {found.beats} beats", wrong
+    )
     findings.check(f"{split}: sound values", found.wrong)
     wrong = []
     for task, classes in metadata["tasks"].items():
         if found.labelled[task] != expected["labelled"][task]:
-            wrong.append(f"{found.labelled[task]} records labelled for {task}, not {expected['labelled'][task]}")
+            wrong.append(
+                f"{found.labelled[task]} records labelled for {task}, not {expected['labelled'][task]}"
+            )
         counted = {name: found.classes[task][name] for name in classes}
         wrong += [
             f"{task} {name}: {counted[name]} records, dataset.json says {n}"
             for name, n in expected["label_counts"][task].items()
             if counted.get(name) != n
         ]
-        wrong += [f"{task} {name}: not a class of dataset.json" for name in found.classes[task] if name not in counted]
+        wrong += [
+            f"{task} {name}: not a class of dataset.json"
+            for name in found.classes[task]
+            if name not in counted
+        ]
     findings.check(f"{split}: label counts", wrong)
 
 
@@ -183,7 +214,8 @@ def _check_across(facts: dict[str, Facts], findings: Findings) -> None:
         wrong = []
         for one, other in itertools.combinations(facts, 2):
             sets = [
-                facts[split].patients if what == "patient" else facts[split].records.keys() for split in (one, other)
+                facts[split].patients if what == "patient" else facts[split].records.keys()
+                for split in (one, other)
             ]
             wrong += [f"{name} of {one} is in {other}" for name in sorted(sets[0] & sets[1])]
         findings.check(f"no {what} in two splits", wrong)
@@ -191,12 +223,17 @@ def _check_across(facts: dict[str, Facts], findings: Findings) -> None:
     contents = {split: np.array(found.contents, np.uint64) for split, found in facts.items()}
     for one, other in itertools.combinations(facts, 2):
         for value in np.intersect1d(contents[one], contents[other]):
-            first, second = (facts[s].names[int(np.argmax(contents[s] == value))] for s in (one, other))
+            first, second = (
+                facts[s].names[int(np.argmax(contents[s] == value))] for s in (one, other)
+            )
             wrong.append(f"{first} of {one} is in {other} as {second}")
     findings.check("no identical signal in two splits", wrong)
     uids = np.concatenate([np.array(found.uids, np.int64) for found in facts.values()])
     values, times = np.unique(uids, return_counts=True)
-    wrong = [f"uid {value} occurs {n} times" for value, n in zip(values[times > 1], times[times > 1], strict=True)]
+    wrong = [
+        f"uid {value} occurs {n} times"
+        for value, n in zip(values[times > 1], times[times > 1], strict=True)
+    ]
     findings.check(f"{len(uids)} different uids", wrong)
 
 
@@ -207,15 +244,22 @@ def read_ledger(directory: str | os.PathLike) -> Iterator[dict[str, str]]:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != LEDGER_COLUMNS:
-                raise InputError(f"{path}: not the ledger of this version; build the dataset again into a new folder")
+                raise InputError(
+                    f"{path}: not the ledger of this version; build the dataset again into a new folder"
+                )
             yield from reader
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         text = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read ({text}); run the build command of this dataset again") from None
+        raise InputError(
+            f"{path}: cannot be read ({text}); run the build command of this dataset again"
+        ) from None
 
 
-def _check_ledger(directory: Path, metadata: dict, facts: dict[str, Facts], findings: Findings) -> None:
-    """Every listed record is in the ledger once, kept ones as they are in the shards, and no signal in two splits."""
+def _check_ledger(
+    directory: Path, metadata: dict, facts: dict[str, Facts], findings: Findings
+) -> None:
+    """Every listed record is in the ledger once, kept ones as they are in the shards, and no signal
+    in two splits."""
     wrong, listed, kept, kinds = [], 0, 0, collections.Counter()
     path = directory / shards.LEDGER_FILE
     hashes = collections.defaultdict(lambda: array.array("Q"))
@@ -233,7 +277,9 @@ def _check_ledger(directory: Path, metadata: dict, facts: dict[str, Facts], find
             stored = facts[split].records.get(name, 0) if split in facts else 0
             if int(row["windows"]) * WINDOW + int(row["beats"]) != stored:
                 held = f"{stored // WINDOW} windows and {stored % WINDOW} beats"
-                wrong.append(f"record {name} of {split}: the shards hold {held}, not {row['windows']}, {row['beats']}")
+                wrong.append(
+                    f"record {name} of {split}: the shards hold {held}, not {row['windows']}, {row['beats']}"
+                )
             if row["signal_hash"]:
                 hashes[split].append(int(row["signal_hash"], 16))
     except (InputError, ValueError) as error:
@@ -267,8 +313,12 @@ def _check_readers(directory: Path, sets: dict[str, ShardSet], findings: Finding
             spec = theirs.dataset_info.features
             for i, example in zip(sample, shard_set.read(sample), strict=True):
                 parsed = spec.deserialize_example_np(source[i])
-                wrong["Grain"] += [f"example {i}: {name} differs" for name in _different(example, parsed)]
-                wrong["tfds"] += [f"example {i}: {name} differs" for name in _different(example, theirs[i])]
+                wrong["Grain"] += [
+                    f"example {i}: {name} differs" for name in _different(example, parsed)
+                ]
+                wrong["tfds"] += [
+                    f"example {i}: {name} differs" for name in _different(example, theirs[i])
+                ]
         except Exception as error:  # whatever they raise, the files are not readable by them
             wrong["tfds"].append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
         findings.check(f"{split}: Grain reads the same", wrong["Grain"])

@@ -1,7 +1,9 @@
-"""The end of a build: from finished shards to a dataset directory (uids, ledger, beat counts, metadata, repair).
+"""The end of a build: from finished shards to a dataset directory (uids, ledger, beat counts,
+metadata, repair).
 
-Every file of the directory is written whole or not at all, and every step can be done again after a crash:
-dataset.json comes last, and until then what is known of each shard (its ledger rows and examples) is kept in `parts`.
+Every file of the directory is written whole or not at all, and every step can be done again after a
+crash: dataset.json comes last, and until then what is known of each shard (its ledger rows and
+examples) is kept in `parts`.
 """
 
 import collections
@@ -18,7 +20,16 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.dataset import shards
-from data_prep.dataset.one_shard import PARTS, Job, Shard, open_file, part, to_json, write_file, write_shard
+from data_prep.dataset.one_shard import (
+    PARTS,
+    Job,
+    Shard,
+    open_file,
+    part,
+    to_json,
+    write_file,
+    write_shard,
+)
 from data_prep.ecg import quality
 from data_prep.ecg.leads import LEADS
 
@@ -37,7 +48,8 @@ LEDGER_COLUMNS = (
 
 
 def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
-    """Everything that needs all shards, one shard's part in memory at a time. dataset.json comes last."""
+    """Everything that needs all shards, one shard's part in memory at a time. dataset.json comes
+    last."""
     out = job.out
     rehash = _unique_uids(out, planned)
     same = find_duplicates(lambda: (part(out, shard)["rows"] for shard in planned), job.duplicates)
@@ -46,7 +58,9 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(LEDGER_COLUMNS)
         for shard in planned:
-            for row in (dict(zip(LEDGER_COLUMNS, r, strict=True)) for r in part(out, shard)["rows"]):
+            for row in (
+                dict(zip(LEDGER_COLUMNS, r, strict=True)) for r in part(out, shard)["rows"]
+            ):
                 _note_duplicate(row, same)
                 writer.writerow(row.values())
                 if row["kept"] == "no":
@@ -56,12 +70,18 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
     if sum(dropped.values()) == plan["records"]:
         common = dropped.most_common(1)[0][0]
         ledger_path = out / shards.LEDGER_FILE
-        raise InputError(f"all {plan['records']} records were dropped, most often: {common}; see {ledger_path}")
+        raise InputError(
+            f"all {plan['records']} records were dropped, most often: {common}; see {ledger_path}"
+        )
     splits, patients = {}, collections.Counter()
     for split in dict.fromkeys(shard.split for shard in planned):
         of_split = [shard for shard in planned if shard.split == split]
-        if any(e[0] not in same.dropped for shard in of_split for e in part(out, shard)["examples"]):
-            splits[split], patients_here = _finish_split(job, plan, split, of_split, rehash, same.dropped)
+        if any(
+            e[0] not in same.dropped for shard in of_split for e in part(out, shard)["examples"]
+        ):
+            splits[split], patients_here = _finish_split(
+                job, plan, split, of_split, rehash, same.dropped
+            )
             patients.update(patients_here)
         else:
             for shard in of_split:
@@ -97,7 +117,8 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
 def _finish_split(
     job: Job, plan: dict, split: str, of_split: list[Shard], rehash: dict[str, int], leave_out: dict
 ) -> tuple[dict, set[str]]:
-    """Applies what all shards decide to the shards of a split, writes its beat counts, and counts what it holds."""
+    """Applies what all shards decide to the shards of a split, writes its beat counts, and counts
+    what it holds."""
     infos, counts, patients, records = [], [], set(), 0
     labelled: collections.Counter = collections.Counter()
     classes = {task: collections.Counter() for task in plan["tasks"]}
@@ -127,7 +148,10 @@ def _finish_split(
         "shard_lengths": [info["examples"] for info in infos],
         "shards": infos,
         "labelled": {task: labelled[task] for task in plan["tasks"]},
-        "label_counts": {task: {name: classes[task][name] for name in names} for task, names in plan["tasks"].items()},
+        "label_counts": {
+            task: {name: classes[task][name] for name in names}
+            for task, names in plan["tasks"].items()
+        },
     }
     return values, patients
 
@@ -142,26 +166,37 @@ class Duplicates:
 
 
 def find_duplicates(read_parts: Callable[[], Iterable[list]], policy: str) -> Duplicates:
-    """Groups ledger rows by signal; with 'drop', a signal in several splits stays only in the one nearest to testing.
+    """Groups ledger rows by signal; with 'drop', a signal in several splits stays only in the one
+    nearest to testing.
 
-    Evaluation sets are compared with published figures, so it is the training copy that goes. `read_parts` gives the
-    rows shard by shard, and is called twice: only hashes are held for all records.
+    Evaluation sets are compared with published figures, so it is the training copy that goes.
+    `read_parts` gives the rows shard by shard, and is called twice: only hashes are held for all
+    records.
     """
     columns = {name: i for i, name in enumerate(LEDGER_COLUMNS)}
     column = columns["signal_hash"]
-    hashes = [np.array([int(row[column], 16) for row in rows if row[column]], np.uint64) for rows in read_parts()]
+    hashes = [
+        np.array([int(row[column], 16) for row in rows if row[column]], np.uint64)
+        for rows in read_parts()
+    ]
     values, times = np.unique(np.concatenate(hashes), return_counts=True)
     repeated = {f"{value:016x}" for value in values[times > 1].tolist()}
     groups: dict[str, list[tuple[str, str, bool]]] = {}
-    for row in (row for rows in read_parts() for row in rows if repeated and row[column] in repeated):
-        groups.setdefault(row[column], []).append((row[0], row[columns["split"]], row[columns["kept"]] == "yes"))
+    for row in (
+        row for rows in read_parts() for row in rows if repeated and row[column] in repeated
+    ):
+        groups.setdefault(row[column], []).append(
+            (row[0], row[columns["split"]], row[columns["kept"]] == "yes")
+        )
     original = {name: group[0][0] for group in groups.values() for name, *_ in group[1:]}
     across, dropped = [], {}
     for group in groups.values():
         kept = [(name, split) for name, split, is_kept in group if is_kept]
         if len({split for _, split in kept}) > 1:
             across.append([name for name, _ in kept])
-            stays = min((split for _, split in kept), key=lambda s: ["test", "validation", s].index(s))
+            stays = min(
+                (split for _, split in kept), key=lambda s: ["test", "validation", s].index(s)
+            )
             here = next(name for name, split in kept if split == stays)
             if policy == "drop":
                 reason = f"the same signal as record {here} in split {stays}"
@@ -179,7 +214,8 @@ def _note_duplicate(row: dict, same: Duplicates) -> None:
 
 
 def _unique_uids(out: Path, planned: list[Shard]) -> dict[str, int]:
-    """New uids for the windows whose hash another window has already taken: {"record_id#window": uid}."""
+    """New uids for the windows whose hash another window has already taken: {"record_id#window":
+    uid}."""
     uids = [np.array([e[2] for e in part(out, shard)["examples"]], np.uint32) for shard in planned]
     values, times = np.unique(np.concatenate(uids), return_counts=True)
     repeated, seen, clashes = set(values[times > 1].tolist()), set(), []
@@ -206,14 +242,18 @@ def _holds(ordered: np.ndarray, value: int) -> bool:
     return place < len(ordered) and int(ordered[place]) == value
 
 
-def _apply(out: Path, file: str, examples: list, rehash: dict[str, int], leave_out: Container[str]) -> None:
+def _apply(
+    out: Path, file: str, examples: list, rehash: dict[str, int], leave_out: Container[str]
+) -> None:
     """Writes a shard again if some of its windows get a new uid or are left out."""
     new = [rehash.get(f"{record_id}#{window}") for record_id, window, *_ in examples]
     stays = [record_id not in leave_out for record_id, *_ in examples]
     if any(uid is not None for uid in new) or not all(stays):
         old = shards.iterate_shard(out / file)
         todo = ((raw, uid) for raw, uid, stay in zip(old, new, stays, strict=True) if stay)
-        write_shard(out, file, (raw if uid is None else shards.with_uid(raw, uid) for raw, uid in todo))
+        write_shard(
+            out, file, (raw if uid is None else shards.with_uid(raw, uid) for raw, uid in todo)
+        )
 
 
 def _file_info(out: Path, file: str, examples: list, rehash: dict[str, int]) -> dict:
@@ -223,7 +263,13 @@ def _file_info(out: Path, file: str, examples: list, rehash: dict[str, int]) -> 
         first = rehash.get(f"{record_id}#{window}", uid)
     size = (out / file).stat().st_size
     sha256 = shards.file_sha256(out / file)
-    return {"file": file, "examples": len(examples), "bytes": size, "sha256": sha256, "first_uid": first}
+    return {
+        "file": file,
+        "examples": len(examples),
+        "bytes": size,
+        "sha256": sha256,
+        "first_uid": first,
+    }
 
 
 def _write_counts(out: Path, split: str, counts: np.ndarray) -> str:
@@ -234,38 +280,56 @@ def _write_counts(out: Path, split: str, counts: np.ndarray) -> str:
 
 
 def _write_tfds(job: Job, metadata: dict) -> None:
-    """features.json and dataset_info.json, so that tfds.builder_from_directory opens the directory."""
+    """features.json and dataset_info.json, so that tfds.builder_from_directory opens the
+    directory."""
     import tensorflow_datasets as tfds  # late: only this needs it
 
     folder = job.out / PARTS / "tfds"
     folder.mkdir(exist_ok=True)
     for values in metadata["splits"].values():
-        (folder / values["shards"][0]["file"]).touch()  # tfds takes the name and the splits from files in the folder
+        # tfds takes the name and the splits from files in the folder
+        (folder / values["shards"][0]["file"]).touch()
     infos = [
         tfds.core.SplitInfo(
             name=split,
             shard_lengths=values["shard_lengths"],
             num_bytes=sum(shard["bytes"] for shard in values["shards"]),
             filename_template=tfds.core.ShardedFileTemplate(
-                data_dir=folder, dataset_name=metadata["corpus"], split=split, filetype_suffix="array_record"
+                data_dir=folder,
+                dataset_name=metadata["corpus"],
+                split=split,
+                filetype_suffix="array_record",
             ),
         )
         for split, values in metadata["splits"].items()
     ]
     spec = shards.features(job.preprocess.beat_samples, job.store_signal)
     tfds.folder_dataset.write_metadata(
-        data_dir=folder, features=spec, split_infos=infos, version=f"{shards.FORMAT}.0.0", check_data=False
+        data_dir=folder,
+        features=spec,
+        split_infos=infos,
+        version=f"{shards.FORMAT}.0.0",
+        check_data=False,
     )
     for file in sorted(folder.glob("*.json")):
         os.replace(file, job.out / file.name)
 
 
 def repair(job: Job, metadata: dict, rebuilt: list[Shard]) -> dict:
-    """Brings the rebuilt shards of a finished directory to what dataset.json says, and the small files with them."""
+    """Brings the rebuilt shards of a finished directory to what dataset.json says, and the small
+    files with them."""
     for shard in rebuilt:
         examples = part(job.out, shard)["examples"]
-        _apply(job.out, shard.file, examples, metadata["uid_rehash"], set(metadata["duplicates"]["dropped"]))
-        (expected,) = (s for s in metadata["splits"][shard.split]["shards"] if s["file"] == shard.file)
+        _apply(
+            job.out,
+            shard.file,
+            examples,
+            metadata["uid_rehash"],
+            set(metadata["duplicates"]["dropped"]),
+        )
+        (expected,) = (
+            s for s in metadata["splits"][shard.split]["shards"] if s["file"] == shard.file
+        )
         if shards.file_sha256(job.out / shard.file) != expected["sha256"]:
             raise InputError(
                 f"{job.out / shard.file}: rebuilt, but not as it was: the raw records or the code have changed since; "
@@ -274,7 +338,11 @@ def repair(job: Job, metadata: dict, rebuilt: list[Shard]) -> dict:
     for split, values in metadata["splits"].items():
         path = job.out / f"beat_counts-{split}.npy"
         if not path.is_file() or shards.file_sha256(path) != values["beat_counts_sha256"]:
-            raws = (raw for shard in values["shards"] for raw in shards.iterate_shard(job.out / shard["file"]))
+            raws = (
+                raw
+                for shard in values["shards"]
+                for raw in shards.iterate_shard(job.out / shard["file"])
+            )
             counts = [len(shards.decode(raw, job.preprocess.beat_samples)["start"]) for raw in raws]
             _write_counts(job.out, split, np.array(counts, np.int32))
     _write_tfds(job, metadata)

@@ -17,7 +17,8 @@ LIFT_EPS = 1e-4
 
 
 def find_record(directory: str | os.PathLike, record_id: str) -> tuple[dict[str, str], int]:
-    """The record's ledger row, and the index of its first example in its split (the ledger is in shard order)."""
+    """The record's ledger row, and the index of its first example in its split (the ledger is in
+    shard order)."""
     position: dict[str, int] = {}
     names = []
     for row in read_ledger(directory):
@@ -25,9 +26,13 @@ def find_record(directory: str | os.PathLike, record_id: str) -> tuple[dict[str,
             return row, position.get(row["split"], 0)
         position[row["split"]] = position.get(row["split"], 0) + int(row["windows"])
         names.append(row["record_id"])
-    near = difflib.get_close_matches(record_id, names, n=3, cutoff=0.5) if len(names) < 50_000 else []
+    near = (
+        difflib.get_close_matches(record_id, names, n=3, cutoff=0.5) if len(names) < 50_000 else []
+    )
     near = near or [name for name in names if record_id and record_id in name][:3]
-    hint = f"did you mean {', '.join(near)}?" if near else f"the ledger has {names[0]} to {names[-1]}"
+    hint = (
+        f"did you mean {', '.join(near)}?" if near else f"the ledger has {names[0]} to {names[-1]}"
+    )
     raise InputError(f"no record {record_id!r} in {directory}: {hint}")
 
 
@@ -48,7 +53,8 @@ def r_peaks(example: dict) -> np.ndarray:
 
 
 def median_beat(example: dict, rate: float) -> tuple[np.ndarray, float]:
-    """The median [12,P] of the complete beats in mV (0 in missing leads), R peak at a third, and its samples a second.
+    """The median [12,P] of the complete beats in mV (0 in missing leads), R peak at a third, and
+    its samples a second.
 
     A record without two complete beats gives its whole signal instead.
     """
@@ -62,9 +68,12 @@ def median_beat(example: dict, rate: float) -> tuple[np.ndarray, float]:
 
 
 def lifted(mv: np.ndarray, lead_mask: int, geometry: str) -> tuple[np.ndarray, int]:
-    """The heart vector [3,T] lifted from the leads of [12,T] that exist, and how many dimensions those span."""
+    """The heart vector [3,T] lifted from the leads of [12,T] that exist, and how many dimensions
+    those span."""
     present, matrix = mask_leads(lead_mask), lead_matrix(geometry)
-    return lift_matrix(matrix, present, LIFT_EPS) @ mv, int(subset_facts(matrix, present, LIFT_EPS)["rank"])
+    return lift_matrix(matrix, present, LIFT_EPS) @ mv, int(
+        subset_facts(matrix, present, LIFT_EPS)["rank"]
+    )
 
 
 def describe(row: dict[str, str], examples: list[dict], metadata: dict) -> str:
@@ -75,7 +84,12 @@ def describe(row: dict[str, str], examples: list[dict], metadata: dict) -> str:
         ("patient", row["patient_id"]),
         ("corpus", metadata["corpus"]),
         ("split", f"{row['split']} ({metadata['split_rule']})"),
-        ("kept", f"{row['windows']} windows, {row['beats']} beats" if row["kept"] == "yes" else f"no: {row['reason']}"),
+        (
+            "kept",
+            f"{row['windows']} windows, {row['beats']} beats"
+            if row["kept"] == "yes"
+            else f"no: {row['reason']}",
+        ),
         ("defects", row["defects"].replace(";", ", ") or "none found"),
         ("missing", row["missing_leads"] or "no lead"),
         ("signal hash", row["signal_hash"] or "never read"),
@@ -83,33 +97,56 @@ def describe(row: dict[str, str], examples: list[dict], metadata: dict) -> str:
     ]
     if examples:
         labels = json.loads(examples[0]["labels"])
-        named = "; ".join(f"{task}: {', '.join(names) or 'none of its classes'}" for task, names in labels.items())
+        named = "; ".join(
+            f"{task}: {', '.join(names) or 'none of its classes'}" for task, names in labels.items()
+        )
         lines.append(("labels", named or "not labelled"))
     for example in examples:
         rr = example["length"][example["complete"]] / rate
         pulse = f", {60 / np.median(rr):.0f} beats a minute" if len(rr) else ""
         present = mask_leads(example["lead_mask"])
-        leads = "all leads" if present.all() else " ".join(n for n, p in zip(LEADS, present, strict=True) if p)
-        text = f"{example['num_samples'] / rate:g} s, {len(r_peaks(example))} R peaks{pulse}, {leads}"
+        leads = (
+            "all leads"
+            if present.all()
+            else " ".join(n for n, p in zip(LEADS, present, strict=True) if p)
+        )
+        text = (
+            f"{example['num_samples'] / rate:g} s, {len(r_peaks(example))} R peaks{pulse}, {leads}"
+        )
         lines.append((f"window {example['window']}", f"{text}, uid {example['uid']}"))
     return "\n".join(f"{name:<13} {value}" for name, value in lines)
 
 
 def draw(row: dict[str, str], example: dict, metadata: dict, out: Path) -> list[Path]:
-    """Two PNG files of one stored window: ECG paper, and VCG loops of the beats that are complete."""
+    """Two PNG files of one stored window: ECG paper, and VCG loops of the beats that are
+    complete."""
     from data_prep.ecg.drawing import draw_ecg, draw_vcg_loops
 
     rate, geometry = metadata["preprocess"]["rate"], metadata["preprocess"]["geometry"]
-    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in row["record_id"]) + f"-w{example['window']}"
+    safe = (
+        "".join(c if c.isalnum() or c in "-_." else "_" for c in row["record_id"])
+        + f"-w{example['window']}"
+    )
     title = f"{metadata['corpus']} {row['record_id']}, window {example['window']}"
     words = [word for word in example["defects"].split(";") if word]
     caption = f"defects: {', '.join(words[:4])}{' ...' if len(words) > 4 else ''}" if words else ""
-    ecg = draw_ecg(out / f"{safe}-ecg.png", signal_mv(example), rate, title, r_peaks=r_peaks(example), caption=caption)
+    ecg = draw_ecg(
+        out / f"{safe}-ecg.png",
+        signal_mv(example),
+        rate,
+        title,
+        r_peaks=r_peaks(example),
+        caption=caption,
+    )
     beat, beat_rate = median_beat(example, rate)
     vcg, rank = lifted(beat, example["lead_mask"], geometry)
     complete = int(example["complete"].sum())
-    caption = f"{f'Median of {complete} beats' if complete > 1 else 'Whole window'}, {geometry} geometry."
+    caption = (
+        f"{f'Median of {complete} beats' if complete > 1 else 'Whole window'}, {geometry} geometry."
+    )
     caption += "" if rank == 3 else f" The leads span {rank} of 3 dimensions."
     z_front = geometry != "dower"
-    loops = draw_vcg_loops(out / f"{safe}-vcg.png", vcg, beat_rate, title, z_front=z_front, caption=caption)
+    loops = draw_vcg_loops(
+        out / f"{safe}-vcg.png", vcg, beat_rate, title, z_front=z_front, caption=caption
+    )
     return [ecg, loops]

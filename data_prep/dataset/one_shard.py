@@ -1,7 +1,9 @@
-"""From the records of one shard to its file: read, prepare, judge, encode. The same function runs in every runner.
+"""From the records of one shard to its file: read, prepare, judge, encode. The same function runs
+in every runner.
 
-A shard is built from its own list of records alone, so it does not matter which process or machine builds it, or in
-which order. What the end of the build needs to know of it is written beside it, as `parts/<shard>.json`.
+A shard is built from its own list of records alone, so it does not matter which process or machine
+builds it, or in which order. What the end of the build needs to know of it is written beside it, as
+`parts/<shard>.json`.
 """
 
 import contextlib
@@ -37,7 +39,8 @@ class Job:
     windows: str  # 'first' | 'all'
     store_signal: bool
     detectors: bool = True  # compare the beats of two detectors, for the ledger
-    duplicates: str = "drop"  # what to do with one signal in two splits: 'drop' all but those in one split, or 'keep'
+    # what to do with one signal in two splits: 'drop' all but those in one split, or 'keep'
+    duplicates: str = "drop"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +63,10 @@ def write_file(out: Path, name: str, data: bytes) -> None:
 @contextlib.contextmanager
 def open_file(out: Path, name: str) -> Iterator[TextIO]:
     """A text file of the directory to write, which appears whole or not at all."""
-    with whole_file(out / name, out / PARTS) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+    with (
+        whole_file(out / name, out / PARTS) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="") as file,
+    ):
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -77,14 +83,17 @@ def part(out: Path, shard: Shard) -> dict:
 
 @contextlib.contextmanager
 def disk_full(out: Path) -> Iterator[None]:
-    """Says a full disk in one line; ArrayRecord reports it as a RuntimeError, Python as an OSError."""
+    """Says a full disk in one line; ArrayRecord reports it as a RuntimeError, Python as an
+    OSError."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         cause: BaseException | None = error
         while cause is not None:
             number = getattr(cause, "errno", None)
-            if number in (errno.ENOSPC, errno.EDQUOT) or re.search("No space left|quota exceeded", str(cause)):
+            if number in (errno.ENOSPC, errno.EDQUOT) or re.search(
+                "No space left|quota exceeded", str(cause)
+            ):
                 text = f"{out}: disk full; make room and run the same command again, finished shards are kept"
                 raise InputError(text) from error
             cause = cause.__context__
@@ -102,14 +111,17 @@ class Outcome:
 
 
 def build_shard(corpus: Corpus, job: Job, shard: Shard, tick: Callable[[], object]) -> None:
-    """Builds one shard and, beside it, the ledger rows of its records; one record at a time is in memory."""
+    """Builds one shard and, beside it, the ledger rows of its records; one record at a time is in
+    memory."""
     examples, rows = [], []
     write_shard(job.out, shard.file, _encoded(corpus, job, shard, tick, examples, rows))
     part = {"sha256": shards.file_sha256(job.out / shard.file), "examples": examples, "rows": rows}
     write_file(job.out, f"{PARTS}/{shard.file}.json", to_json(part))
 
 
-def _encoded(corpus: Corpus, job: Job, shard: Shard, tick: Callable, examples: list, rows: list) -> Iterator[bytes]:
+def _encoded(
+    corpus: Corpus, job: Job, shard: Shard, tick: Callable, examples: list, rows: list
+) -> Iterator[bytes]:
     spec = shards.features(job.preprocess.beat_samples, job.store_signal)
     for ref in shard.refs:
         outcome = examine(corpus, ref, job)
@@ -122,7 +134,8 @@ def _encoded(corpus: Corpus, job: Job, shard: Shard, tick: Callable, examples: l
 
 
 def examine(corpus: Corpus, ref: RecordRef, job: Job) -> Outcome:
-    """Reads, prepares and judges one record; whatever is wrong with it, the answer is an Outcome."""
+    """Reads, prepares and judges one record; whatever is wrong with it, the answer is an
+    Outcome."""
     defects, digest, record = [], "", None
     kind = "unreadable"
     try:
@@ -156,11 +169,14 @@ def _judge(windows: list[Window], leads: list[str], job: Job) -> list[Window]:
             continue
         if not np.isfinite(window.beats).all():
             raise InputError("not finite after preprocessing")
-        window.defects = window.defects + quality.window_defects(window, mv, job.preprocess, job.detectors)
+        window.defects = window.defects + quality.window_defects(
+            window, mv, job.preprocess, job.detectors
+        )
         kept.append(window)
     if not kept:
         raise Unusable(
-            "dead_record", f"dead record: most of it moves by less than {quality.DEAD_MV:g} mV in every lead"
+            "dead_record",
+            f"dead record: most of it moves by less than {quality.DEAD_MV:g} mV in every lead",
         )
     for window in kept:
         window.defects = dead + window.defects

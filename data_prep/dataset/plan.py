@@ -1,4 +1,5 @@
-"""The plan of a build: which record goes to which shard, with every option, fixed before any work."""
+"""The plan of a build: which record goes to which shard, with every option, fixed before any
+work."""
 
 import collections
 import dataclasses
@@ -12,18 +13,25 @@ from data_prep.corpora.corpus import Corpus
 from data_prep.dataset import shards
 from data_prep.dataset.one_shard import Job, Shard, to_json
 
-BUILD_VERSION = 2  # of what a build records beside the shards; an unfinished build of another version starts again
+# of what a build records beside the shards; an unfinished build of another version starts again
+BUILD_VERSION = 2
 _SPLITS = ("train", "validation", "test")
 
 
-def make_plan(corpus: Corpus, job: Job, shard_records: int, limit: int | None) -> tuple[dict, list[Shard]]:
+def make_plan(
+    corpus: Corpus, job: Job, shard_records: int, limit: int | None
+) -> tuple[dict, list[Shard]]:
     """Which record goes where, as the JSON that is saved and as shards."""
     refs = corpus.refs if limit is None else corpus.refs[:limit]
     refs = [r if r.patient_id else dataclasses.replace(r, patient_id=r.record_id) for r in refs]
     if not refs:
-        raise InputError(f"corpus '{corpus.name}': no record found; check the folder given as --raw")
+        raise InputError(
+            f"corpus '{corpus.name}': no record found; check the folder given as --raw"
+        )
     if not re.fullmatch(r"[a-z][a-z0-9_]*", corpus.name):
-        raise InputError(f"corpus name '{corpus.name}': use lower-case letters, digits and _ (it names the files)")
+        raise InputError(
+            f"corpus name '{corpus.name}': use lower-case letters, digits and _ (it names the files)"
+        )
     seen: set[str] = set()
     for ref in refs:
         if ref.record_id in seen:
@@ -32,18 +40,27 @@ def make_plan(corpus: Corpus, job: Job, shard_records: int, limit: int | None) -
         seen.add(ref.record_id)
     by_split = collections.defaultdict(list)
     for ref in refs:
-        if not ref.record_id.isprintable():  # also what Python makes of file names that are no UTF-8
-            raise InputError(f"record {ref.record_id!a}: unprintable characters in its name; rename the file")
+        # also what Python makes of file names that are no UTF-8
+        if not ref.record_id.isprintable():
+            raise InputError(
+                f"record {ref.record_id!a}: unprintable characters in its name; rename the file"
+            )
         split = ref.split or split_of_patient(ref.patient_id)
         if not re.fullmatch(r"[a-z][a-z0-9_]*", split):
-            raise InputError(f"record '{ref.record_id}': split '{split}'; use lower-case letters, digits and _")
+            raise InputError(
+                f"record '{ref.record_id}': split '{split}'; use lower-case letters, digits and _"
+            )
         for task, classes in ref.labels.items():
             unknown = sorted(set(classes) - set(corpus.tasks.get(task, ())))
             if unknown:
-                raise InputError(f"record '{ref.record_id}': '{unknown[0]}' is not a class of task '{task}'")
+                raise InputError(
+                    f"record '{ref.record_id}': '{unknown[0]}' is not a class of task '{task}'"
+                )
         by_split[split].append(ref)
     planned = []
-    for split in sorted(by_split, key=lambda s: (_SPLITS.index(s) if s in _SPLITS else len(_SPLITS), s)):
+    for split in sorted(
+        by_split, key=lambda s: (_SPLITS.index(s) if s in _SPLITS else len(_SPLITS), s)
+    ):
         of_split = by_split[split]
         chunks = [of_split[i : i + shard_records] for i in range(0, len(of_split), shard_records)]
         names = [shards.shard_name(corpus.name, split, i, len(chunks)) for i in range(len(chunks))]
@@ -62,7 +79,9 @@ def make_plan(corpus: Corpus, job: Job, shard_records: int, limit: int | None) -
         "detectors": job.detectors,
         "duplicates": job.duplicates,
         "shard_records": shard_records,
-        "split_rule": corpus.split_rule if any(r.split for r in refs) else "80/10/10 by sha256 of the patient id",
+        "split_rule": corpus.split_rule
+        if any(r.split for r in refs)
+        else "80/10/10 by sha256 of the patient id",
         "tasks": {task: list(classes) for task, classes in corpus.tasks.items()},
         "records": len(refs),
         "records_sha256": listing.hexdigest(),  # ids, patients, splits and labels

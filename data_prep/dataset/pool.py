@@ -14,26 +14,38 @@ from tqdm import tqdm
 
 from data_prep.base.errors import InputError
 
-_BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_BLAS_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 def run(task: Callable, state: tuple, items: Sequence, workers: int, bar: tqdm) -> None:
-    """task(*state, item, tick) for every item; `state` is sent once to each process, tick() moves the bar by one."""
+    """task(*state, item, tick) for every item; `state` is sent once to each process, tick() moves
+    the bar by one."""
     context = multiprocessing.get_context("spawn")
-    done = context.RawArray("q", len(items))  # one slot an item: no lock that a dying worker could take with it
+    # one slot an item: no lock that a dying worker could take with it
+    done = context.RawArray("q", len(items))
     stop = context.RawValue("b", 0)
     start = bar.n
     with (
         _one_blas_thread(),
         concurrent.futures.ProcessPoolExecutor(
-            min(workers, len(items)), context, initializer=_start_worker, initargs=(task, state, done, stop)
+            min(workers, len(items)),
+            context,
+            initializer=_start_worker,
+            initargs=(task, state, done, stop),
         ) as pool,
     ):
         with _deaf_to_ctrl_c():
             pending = {pool.submit(_run_item, slot, item) for slot, item in enumerate(items)}
         try:
             while pending:
-                finished, pending = concurrent.futures.wait(pending, 0.5, concurrent.futures.FIRST_COMPLETED)
+                finished, pending = concurrent.futures.wait(
+                    pending, 0.5, concurrent.futures.FIRST_COMPLETED
+                )
                 for future in finished:
                     future.result()
                 bar.update(start + sum(done) - bar.n)
@@ -64,7 +76,8 @@ def _one_blas_thread() -> Iterator[None]:
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
     """Processes started inside ignore Ctrl-C: it is for the parent, which then sets `stop`."""
-    if threading.current_thread() is not threading.main_thread():  # where Python allows no change of signals
+    # where Python allows no change of signals
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -81,7 +94,8 @@ def _start_worker(*worker) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent takes its workers along, so that they do not write while the same command runs again."""
+    """A killed parent takes its workers along, so that they do not write while the same command
+    runs again."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 

@@ -1,8 +1,9 @@
 """The format of a dataset directory: how one example is written, and how a split is read at random.
 
-A directory holds ArrayRecord files `<corpus>-<split>.array_record-00000-of-00003` of tf.train.Example records in the
-layout of tfds (`encoding='bytes'`), so Grain and `tfds.builder_from_directory` read them too, and `dataset.json`, our
-own description (see `build.py`). Reading needs neither TensorFlow nor JAX. An example, with n beats of P samples:
+A directory holds ArrayRecord files `<corpus>-<split>.array_record-00000-of-00003` of
+tf.train.Example records in the layout of tfds (`encoding='bytes'`), so Grain and
+`tfds.builder_from_directory` read them too, and `dataset.json`, our own description (see
+`build.py`). Reading needs neither TensorFlow nor JAX. An example, with n beats of P samples:
 
     beats float16 [n,12,P]  normalised     lead_mask   bit i set = LEADS[i] is present
     start int32 [n]         first sample   uid         32 bits of sha256("record_id#window"), unique in the directory
@@ -11,7 +12,8 @@ own description (see `build.py`). Reading needs neither TensorFlow nor JAX. An e
     offset, scale f32 [12]  mV = z*s + o   record_id, patient_id; labels = JSON {task: [class names]}
     signal float16 [12,T]   if stored      defects     joined by ';'
 
-`ArrayRecordReader` opens a cut-off or even a missing file without complaint, as one of 0 records: hence the checks.
+`ArrayRecordReader` opens a cut-off or even a missing file without complaint, as one of 0 records:
+hence the checks.
 """
 
 import collections
@@ -33,7 +35,8 @@ from data_prep.base.files import require_local
 from data_prep.base.words import first_line
 from data_prep.ecg.preprocess import Preprocess
 
-if TYPE_CHECKING:  # imported late below: it takes a second, and who embeds a record of his own needs no shards
+# imported late below: it takes a second, and who embeds a record of his own needs no shards
+if TYPE_CHECKING:
     import tensorflow_datasets as tfds
 FORMAT = 1  # raise when the stored features change; readers refuse what they do not know
 METADATA_FILE, PLAN_FILE, LEDGER_FILE = "dataset.json", "build_plan.json", "ledger.csv"
@@ -41,7 +44,8 @@ _INTS = {"lead_mask": np.int32, "uid": np.int64, "window": np.int32, "num_sample
 _TEXTS = ("record_id", "patient_id", "labels", "defects")
 # Beats in float16 hardly compress (7% with zstd), and raw records are read twice as fast.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
-_OPEN_READERS = 256  # file descriptors held per ShardSet; re-opening a file costs less than reading a record
+# file descriptors held per ShardSet; re-opening a file costs less than reading a record
+_OPEN_READERS = 256
 
 
 def _arrays(beat_samples: int) -> dict[str, tuple[type, tuple[int, ...]]]:
@@ -70,16 +74,21 @@ def features(beat_samples: int, signal: bool) -> "tfds.features.FeaturesDict":
     import tensorflow_datasets as tfds
 
     arrays = {
-        name: tfds.features.Tensor(shape=tuple(None if s < 0 else s for s in shape), dtype=dtype, encoding="bytes")
+        name: tfds.features.Tensor(
+            shape=tuple(None if s < 0 else s for s in shape), dtype=dtype, encoding="bytes"
+        )
         for name, (dtype, shape) in _arrays(beat_samples).items()
         if signal or name != "signal"
     }
     ints = {name: tfds.features.Scalar(dtype) for name, dtype in _INTS.items()}
-    return tfds.features.FeaturesDict(arrays | ints | {name: tfds.features.Text() for name in _TEXTS})
+    return tfds.features.FeaturesDict(
+        arrays | ints | {name: tfds.features.Text() for name in _TEXTS}
+    )
 
 
 def encode(spec: "tfds.features.FeaturesDict", example: Mapping) -> bytes:
-    """One example as bytes, the same bytes for the same example: what tfds serialises, three times as fast.
+    """One example as bytes, the same bytes for the same example: what tfds serialises, three times
+    as fast.
 
     (tfds alone leaves the order of the map to chance.)
     """
@@ -95,13 +104,16 @@ def encode(spec: "tfds.features.FeaturesDict", example: Mapping) -> bytes:
         else:
             dtype, shape = _arrays(0)[name]
             if value.dtype != dtype or value.ndim != len(shape):
-                raise ValueError(f"{name} is {value.dtype} {value.shape}, expected {np.dtype(dtype)} {shape}")
+                raise ValueError(
+                    f"{name} is {value.dtype} {value.shape}, expected {np.dtype(dtype)} {shape}"
+                )
             stored[name].bytes_list.value.append(value.tobytes())
     return message.SerializeToString(deterministic=True)
 
 
 def decode(raw: bytes, beat_samples: int) -> dict:
-    """One example as numpy arrays (read-only views), ints and str: tfds' own numpy parser's values, about 6x faster."""
+    """One example as numpy arrays (read-only views), ints and str: tfds' own numpy parser's values,
+    about 6x faster."""
     stored = _example_type().FromString(raw).features.feature
     example = {
         name: np.frombuffer(stored[name].bytes_list.value[0], dtype).reshape(shape)
@@ -123,7 +135,8 @@ def with_uid(raw: bytes, uid: int) -> bytes:
 
 
 def uid_of(record_id: str, window: int, attempt: int = 0) -> int:
-    """The 32-bit key of a window, for keyed randomness; attempts > 0 give way to another record with the same value."""
+    """The 32-bit key of a window, for keyed randomness; attempts > 0 give way to another record
+    with the same value."""
     name = f"{record_id}#{window}" + (f"#{attempt}" if attempt else "")
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
@@ -133,7 +146,8 @@ def shard_name(corpus: str, split: str, index: int, count: int) -> str:
 
 
 def write_shard(path: Path, records: Iterable[bytes]) -> None:
-    """Writes records to `path` and makes sure that they are on disk; the caller chooses a temporary name."""
+    """Writes records to `path` and makes sure that they are on disk; the caller chooses a temporary
+    name."""
     writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
     try:
         for record in records:
@@ -166,7 +180,8 @@ def file_sha256(path: Path) -> str:
 
 
 def read_metadata(directory: str | os.PathLike) -> dict:
-    """dataset.json of a finished dataset directory; an InputError that says what is missing otherwise."""
+    """dataset.json of a finished dataset directory; an InputError that says what is missing
+    otherwise."""
     require_local(directory)
     directory = Path(directory)
     file = directory / METADATA_FILE
@@ -175,15 +190,23 @@ def read_metadata(directory: str | os.PathLike) -> dict:
         raise InputError(f"{directory}: no such dataset directory; {remedy}")
     if not file.is_file():
         if (directory / PLAN_FILE).is_file():
-            raise InputError(f"{directory}: this build did not finish; run the same build command again to go on")
-        raise InputError(f"{directory}: not a dataset directory (no {METADATA_FILE} in it); {remedy}")
+            raise InputError(
+                f"{directory}: this build did not finish; run the same build command again to go on"
+            )
+        raise InputError(
+            f"{directory}: not a dataset directory (no {METADATA_FILE} in it); {remedy}"
+        )
     try:
         metadata = json.loads(file.read_text(encoding="utf-8"))
         found = metadata["format"]
     except (ValueError, TypeError, KeyError):
-        raise InputError(f"{file}: damaged, not the JSON that the build writes; delete it and build again") from None
+        raise InputError(
+            f"{file}: damaged, not the JSON that the build writes; delete it and build again"
+        ) from None
     if found != FORMAT:
-        raise InputError(f"{file}: format {found}, this version reads format {FORMAT}; build the dataset again")
+        raise InputError(
+            f"{file}: format {found}, this version reads format {FORMAT}; build the dataset again"
+        )
     return metadata
 
 
@@ -195,15 +218,22 @@ def describe(metadata: dict) -> str:
         ("corpus", f"{metadata['corpus']}, {kept_windows} of each record"),
         ("preprocess", metadata["preprocess_hash"]),
         ("splits", metadata["split_rule"]),
-        ("records", f"{records['kept']} kept of {records['listed']}, {sum(metadata['dropped'].values())} dropped"),
+        (
+            "records",
+            f"{records['kept']} kept of {records['listed']}, {sum(metadata['dropped'].values())} dropped",
+        ),
     ]
     rows += [("  dropped", f"{n:>7}  {reason}") for reason, n in _by_count(metadata["dropped"])]
     rows += [("  defect", f"{n:>7}  {kind}") for kind, n in _by_count(metadata["defects"])]
     rows += [("  missing", f"{n:>7}  lead {lead}") for lead, n in metadata["missing_leads"].items()]
     for split, values in metadata["splits"].items():
         low, median, high = values["beats_per_example"]
-        counts = ", ".join(f"{values[name]} {name}" for name in ("examples", "records", "patients", "beats"))
-        rows.append((split, f"{counts}; beats per example {low} / {median:g} / {high} (min / median / max)"))
+        counts = ", ".join(
+            f"{values[name]} {name}" for name in ("examples", "records", "patients", "beats")
+        )
+        rows.append(
+            (split, f"{counts}; beats per example {low} / {median:g} / {high} (min / median / max)")
+        )
         for task, classes in values["label_counts"].items():
             named = ", ".join(f"{name} {n}" for name, n in classes.items())
             rows.append((f"  {task}", f"{values['labelled'][task]} labelled: {named}"))
@@ -219,13 +249,22 @@ def describe(metadata: dict) -> str:
         )
         if across and not gone:
             rows.append(
-                ("WARNING", f"{across} identical signals are in more than one split: build without --duplicates=keep")
+                (
+                    "WARNING",
+                    f"{across} identical signals are in more than one split: build without --duplicates=keep",
+                )
             )
     if metadata["patients_in_several_splits"]:
-        rows.append(("WARNING", f"{metadata['patients_in_several_splits']} patients are in more than one split"))
+        rows.append(
+            (
+                "WARNING",
+                f"{metadata['patients_in_several_splits']} patients are in more than one split",
+            )
+        )
     indent = " " * 14
     return "\n".join(
-        textwrap.fill(f"{n:<13} {t}", 118, subsequent_indent=indent, drop_whitespace=True) for n, t in rows
+        textwrap.fill(f"{n:<13} {t}", 118, subsequent_indent=indent, drop_whitespace=True)
+        for n, t in rows
     )
 
 
@@ -236,8 +275,9 @@ def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
 class ShardSet:
     """One split of a dataset directory, read at random.
 
-    Opening checks every file against dataset.json (there, of the right size, count and first record). Files are opened
-    when first read, so a ShardSet is cheap to pickle to another process; reading from several threads is safe.
+    Opening checks every file against dataset.json (there, of the right size, count and first
+    record). Files are opened when first read, so a ShardSet is cheap to pickle to another process;
+    reading from several threads is safe.
     """
 
     def __init__(self, directory: str | os.PathLike, split: str):
@@ -265,16 +305,21 @@ class ShardSet:
         return self.read(indices)
 
     def read(self, indices: Iterable[int]) -> list[dict]:
-        """The examples at these indices, in this order; one batched read for each file that holds some of them."""
+        """The examples at these indices, in this order; one batched read for each file that holds
+        some of them."""
         indices = np.fromiter(indices, np.int64)
         if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
-            raise IndexError(f"index out of range: the split '{self.split}' has {len(self)} examples")
+            raise IndexError(
+                f"index out of range: the split '{self.split}' has {len(self)} examples"
+            )
         shards = np.searchsorted(self._ends, indices, side="right")
         examples: list = [None] * len(indices)
         for shard in np.unique(shards):
             where = np.flatnonzero(shards == shard)
             positions = indices[where] - (self._ends[shard] - self._shards[shard]["examples"])
-            for i, example in zip(where, self._read_positions(int(shard), positions.tolist()), strict=True):
+            for i, example in zip(
+                where, self._read_positions(int(shard), positions.tolist()), strict=True
+            ):
                 examples[i] = example
         return examples
 
@@ -301,7 +346,9 @@ class ShardSet:
                 raise self._damaged(path, "its checksum is not the one in dataset.json")
 
     def __getstate__(self) -> dict:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_readers", "_lock")}
+        return {
+            key: value for key, value in self.__dict__.items() if key not in ("_readers", "_lock")
+        }
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -315,7 +362,8 @@ class ShardSet:
         with self._lock:
             if shard not in self._readers:
                 self._readers[shard] = _open_reader(self.paths[shard])
-                if len(self._readers) > _OPEN_READERS:  # dropped, not closed: another thread may be reading from it
+                # dropped, not closed: another thread may be reading from it
+                if len(self._readers) > _OPEN_READERS:
                     self._readers.popitem(last=False)
             self._readers.move_to_end(shard)
             return self._readers[shard]
@@ -324,7 +372,8 @@ class ShardSet:
         try:
             beat_samples = self.preprocess.beat_samples
             return [decode(raw, beat_samples) for raw in self._reader(shard).read(positions)]
-        except Exception as error:  # riegeli, protobuf and numpy each have their own ways to say "damaged"
+        # riegeli, protobuf and numpy each have their own ways to say "damaged"
+        except Exception as error:
             raise self._damaged(self.paths[shard], first_line(error)) from error
 
     def _check(self, shard: int) -> None:
@@ -332,12 +381,16 @@ class ShardSet:
         if not path.is_file():
             raise self._damaged(path, "the file is missing")
         if path.stat().st_size != expected["bytes"]:
-            raise self._damaged(path, f"it has {path.stat().st_size} bytes instead of {expected['bytes']}")
+            raise self._damaged(
+                path, f"it has {path.stat().st_size} bytes instead of {expected['bytes']}"
+            )
         found = self._reader(shard).num_records()
         if found != expected["examples"]:
             raise self._damaged(path, f"it has {found} records instead of {expected['examples']}")
         if found and self._read_positions(shard, [0])[0]["uid"] != expected["first_uid"]:
-            raise self._damaged(path, "it is another shard (its first record is not the one in dataset.json)")
+            raise self._damaged(
+                path, "it is another shard (its first record is not the one in dataset.json)"
+            )
 
     def _load_counts(self) -> np.ndarray:
         path = self.directory / f"beat_counts-{self.split}.npy"
@@ -350,8 +403,12 @@ class ShardSet:
         return counts
 
     def _damaged(self, path: Path, what: str) -> InputError:
-        return InputError(f"{path}: {what}; run the build command of this dataset again, it repairs what is damaged")
+        return InputError(
+            f"{path}: {what}; run the build command of this dataset again, it repairs what is damaged"
+        )
 
 
 def _open_reader(path: Path) -> ArrayRecordReader:
-    return ArrayRecordReader(str(path), options="readahead_buffer_size:0", file_reader_buffer_size=32768)
+    return ArrayRecordReader(
+        str(path), options="readahead_buffer_size:0", file_reader_buffer_size=32768
+    )

@@ -1,10 +1,12 @@
-"""Where the waves of each beat begin and end: P, QRS and T of a multi-lead ECG, from any number of leads.
+"""Where the waves of each beat begin and end: P, QRS and T of a multi-lead ECG, from any number of
+leads.
 
-One estimate a beat for all leads together, with no lead, sign or scale preferred. The QRS is where the speed of the
-signal, over all leads, is high. T and P are looked at along the direction in lead space in which they are largest, and
-end where their flank has lost most of its slope. Everything happens on a 2 ms grid: a sample at 100 Hz is 10 ms, as
-long as the errors to be measured. The constants were set on one half of LUDB, by the marks of cardiologists; what they
-give on the other half is printed by data_prep.delineation_report.
+One estimate a beat for all leads together, with no lead, sign or scale preferred. The QRS is where
+the speed of the signal, over all leads, is high. T and P are looked at along the direction in lead
+space in which they are largest, and end where their flank has lost most of its slope. Everything
+happens on a 2 ms grid: a sample at 100 Hz is 10 ms, as long as the errors to be measured. The
+constants were set on one half of LUDB, by the marks of cardiologists; what they give on the other
+half is printed by data_prep.delineation_report.
 """
 
 from typing import NamedTuple
@@ -21,10 +23,12 @@ QRS_SMOOTH = 0.008  # s, standard deviation of the Gaussian
 QRS_BEFORE, QRS_AFTER = 0.08, 0.10  # s around the R peak: holds the fastest part of the QRS
 QRS_CORE = 0.5  # of the highest speed: surely QRS
 QRS_REACH = 0.13  # s that the QRS can extend beyond its core
-ONSET_LEVEL, OFFSET_LEVEL = 0.07, 0.12  # of the highest speed, above that of the quiet stretch beside the QRS
+# of the highest speed, above that of the quiet stretch beside the QRS
+ONSET_LEVEL, OFFSET_LEVEL = 0.07, 0.12
 T_SMOOTH = 0.016  # s
 T_FROM, T_MIN = 0.05, 0.08  # s after the QRS, and s of signal from there on that a T wave needs
-T_SHARE, T_UNTIL = 0.55, (0.25, 0.50)  # the T peak comes before this share of the R-R interval, kept in these s
+# the T peak comes before this share of the R-R interval, kept in these s
+T_SHARE, T_UNTIL = 0.55, (0.25, 0.50)
 T_TAIL = 0.1  # s that the T wave may last beyond that
 PR_MIN = 0.06  # s before the next QRS onset that are never T
 T_FOOT = 0.35  # of the steepest slope
@@ -36,14 +40,17 @@ P_GAP = 0.02  # s before the QRS onset that its smoothed flank reaches into
 P_MIN = 0.06  # s of signal between T and QRS that a P wave needs
 P_FOOT, P_END_FOOT = 0.42, 0.55  # of the steepest slope
 P_FLANK = 0.1  # s
-P_REPEATS = 0.55  # the median over beats keeps this share of the energy before the QRS if there is a P wave
+# the median over beats keeps this share of the energy before the QRS if there is a P wave
+P_REPEATS = 0.55
 P_ALIKE = 0.5  # correlation of a beat's stretch before the QRS with that median
-EDGE = 3.0  # standard deviations of the Gaussian; so near to an end of the record slopes are made by it
+# standard deviations of the Gaussian; so near to an end of the record slopes are made by it
+EDGE = 3.0
 SMALLEST = 0.01  # of the QRS: a P or T wave that is smaller is not seen
 
 
 class Waves(NamedTuple):
-    """Samples (with fractions) of the boundaries of each beat, [n] each; NaN where there is no such wave."""
+    """Samples (with fractions) of the boundaries of each beat, [n] each; NaN where there is no such
+    wave."""
 
     p_onset: np.ndarray
     p_peak: np.ndarray
@@ -55,18 +62,20 @@ class Waves(NamedTuple):
 
 
 def delineate(x: np.ndarray, rate: float, present: np.ndarray, r_peaks: np.ndarray) -> Waves:
-    """Boundaries of the beats at `r_peaks` [n] of a band-passed signal [l,T], from the leads `present` [l].
+    """Boundaries of the beats at `r_peaks` [n] of a band-passed signal [l,T], from the leads
+    `present` [l].
 
-    Any unit, one scale for all leads or one each. Never fails: a lead with a value that is not finite is not used, and
-    what cannot be found is NaN. A P wave is reported where the stretch before the QRS repeats from beat to beat, which
-    fibrillation does not.
+    Any unit, one scale for all leads or one each. Never fails: a lead with a value that is not
+    finite is not used, and what cannot be found is NaN. A P wave is reported where the stretch
+    before the QRS repeats from beat to beat, which fibrillation does not.
     """
     r_peaks = np.asarray(r_peaks, np.float64).reshape(-1)
     marks = np.full((len(r_peaks), len(Waves._fields)), np.nan)
     x, present = np.asarray(x, np.float64), np.asarray(present, bool)
     long_enough = MIN_RATE <= rate <= MAX_RATE and x.shape[1] >= MIN_SECONDS * rate
     usable = present & np.isfinite(x).all(axis=1)
-    usable[usable] = [not np.allclose(row, row[:1], rtol=1e-9, atol=0) for row in x[usable]]  # a flat lead only rounds
+    # a flat lead only rounds
+    usable[usable] = [not np.allclose(row, row[:1], rtol=1e-9, atol=0) for row in x[usable]]
     inside = np.isfinite(r_peaks) & (r_peaks >= 0) & (r_peaks <= x.shape[1] - 1)
     if long_enough and usable.any() and inside.any():
         scale = rate / GRID
@@ -77,7 +86,8 @@ def delineate(x: np.ndarray, rate: float, present: np.ndarray, r_peaks: np.ndarr
 
 
 def match_beats(truth: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndarray:
-    """The index in `found` [m] of each beat of `truth` [n], -1 if none: each other's nearest, within the tolerance."""
+    """The index in `found` [m] of each beat of `truth` [n], -1 if none: each other's nearest,
+    within the tolerance."""
     if not len(truth) or not len(found):
         return np.full(len(truth), -1)
     distance = np.abs(np.asarray(truth)[:, None] - np.asarray(found))  # [n,m]
@@ -90,7 +100,9 @@ def match_beats(truth: np.ndarray, found: np.ndarray, tolerance: float) -> np.nd
 def _delineate(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     """Marks [n,7] on the grid of a signal [l,t] with R peaks r [n] in order."""
     n, last = len(r), y.shape[1] - 1
-    speed = gaussian_filter1d(np.sqrt((np.gradient(y, axis=1) ** 2).mean(axis=0)), QRS_SMOOTH * GRID)
+    speed = gaussian_filter1d(
+        np.sqrt((np.gradient(y, axis=1) ** 2).mean(axis=0)), QRS_SMOOTH * GRID
+    )
     half = (r[:-1] + r[1:]) / 2
     bounds = zip(r, np.append(0, half), np.append(half, last), strict=True)
     qrs = np.array([_qrs(speed, *bound) for bound in bounds])  # [n,2]
@@ -100,7 +112,12 @@ def _delineate(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     rr = np.diff(r) if n > 1 else np.array([GRID])
     rr = np.append(rr, np.median(rr))
     following = np.append(np.where(np.isnan(qrs[1:, 0]), r[1:], qrs[1:, 0]) - PR_MIN * GRID, last)
-    t = np.array([_t_wave(smooth, *qrs[i], r[i], rr[i], following[i], SMALLEST * height[i]) for i in range(n)])
+    t = np.array(
+        [
+            _t_wave(smooth, *qrs[i], r[i], rr[i], following[i], SMALLEST * height[i])
+            for i in range(n)
+        ]
+    )
 
     smooth = gaussian_filter1d(y, P_SMOOTH * GRID, axis=1)
     earliest = np.append(0, np.fmax(t[:-1, 1], qrs[:-1, 1] + T_FROM * GRID))
@@ -110,7 +127,8 @@ def _delineate(y: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 
 def _qrs(speed: np.ndarray, r: float, low: float, high: float) -> tuple[float, float]:
-    """Onset and offset of the QRS at r, between low and high: where the speed [t] has come down to its surroundings."""
+    """Onset and offset of the QRS at r, between low and high: where the speed [t] has come down to
+    its surroundings."""
     first, end = int(max(low, r - QRS_BEFORE * GRID)), int(min(high, r + QRS_AFTER * GRID)) + 1
     top = speed[first:end].max()
     if not top > 0:
@@ -119,17 +137,21 @@ def _qrs(speed: np.ndarray, r: float, low: float, high: float) -> tuple[float, f
     reach = round(QRS_REACH * GRID)
     before = speed[int(max(low, core[0] - reach)) : core[0] + 1][::-1]
     after = speed[core[1] : int(min(high, core[1] + reach)) + 1]
-    return core[0] - _falls_to(before, ONSET_LEVEL, top), core[1] + _falls_to(after, OFFSET_LEVEL, top)
+    return core[0] - _falls_to(before, ONSET_LEVEL, top), core[1] + _falls_to(
+        after, OFFSET_LEVEL, top
+    )
 
 
 def _falls_to(speed: np.ndarray, level: float, top: float) -> float:
-    """How far along speed [k] it first falls to `level` between its quiet tenth and `top`; NaN if it never does."""
+    """How far along speed [k] it first falls to `level` between its quiet tenth and `top`; NaN if
+    it never does."""
     quiet = np.quantile(speed, 0.1)
     return _first_below(speed, quiet + level * (top - quiet))
 
 
 def _first_below(values: np.ndarray, level: float) -> float:
-    """Place, with a fraction, where values [k] first fall below the level; NaN if they start there or never do."""
+    """Place, with a fraction, where values [k] first fall below the level; NaN if they start there
+    or never do."""
     below = np.flatnonzero(values < level)
     if not len(below) or below[0] == 0:
         return np.nan
@@ -146,7 +168,8 @@ def _height(y: np.ndarray, onset: float, offset: float) -> float:
 
 
 def _bump(y: np.ndarray, first: int, end: int) -> tuple[np.ndarray, int, float]:
-    """The one wave in y[:, first:end]: the signal [t] along its direction, upright, its peak, and its height there.
+    """The one wave in y[:, first:end]: the signal [t] along its direction, upright, its peak, and
+    its height there.
 
     Direction and peak are those of what stands above the straight line between both ends.
     """
@@ -159,10 +182,11 @@ def _bump(y: np.ndarray, first: int, end: int) -> tuple[np.ndarray, int, float]:
 
 
 def _foot(wave: np.ndarray, flank: float, share: float, open_end: bool) -> float:
-    """How far from the peak wave[0] its flank [k] ends: where the slope has come down to a share of its steepest.
+    """How far from the peak wave[0] its flank [k] ends: where the slope has come down to a share of
+    its steepest.
 
-    The steepest place is within `flank` seconds, and before the wave rises again.
-    If it never does, the flattest place; NaN with `open_end`, when it is the record that ends there.
+    The steepest place is within `flank` seconds, and before the wave rises again. If it never does,
+    the flattest place; NaN with `open_end`, when it is the record that ends there.
     """
     fall = wave[:-1] - wave[1:]
     if len(fall) < 3:
@@ -214,7 +238,8 @@ def _p_wave(y, earliest, qrs_onset, smallest) -> tuple[float, float, float]:
 
 
 def _p_repeats(y: np.ndarray, earliest: np.ndarray, qrs_onset: np.ndarray) -> np.ndarray:
-    """Beats [n] whose stretch before the QRS looks as it does in the record's other beats; all, if those are few."""
+    """Beats [n] whose stretch before the QRS looks as it does in the record's other beats; all, if
+    those are few."""
     size, gap = round(P_REACH * GRID), round(P_GAP * GRID)
     pieces = np.full((len(qrs_onset), len(y), size), np.nan)  # [n,l,k]
     for piece, start, onset in zip(pieces, earliest, qrs_onset, strict=True):

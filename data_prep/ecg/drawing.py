@@ -1,7 +1,8 @@
 """Figures saved as PNG: ECG paper, VCG loops, training curves, probe results, embedding maps.
 
-Drawn with matplotlib's Figure objects only (no pyplot, no global state), in the Okabe-Ito colours, which stay apart for
-colour-blind readers. Every function writes `path`, with a caption line under the figure, and returns the path.
+Drawn with matplotlib's Figure objects only (no pyplot, no global state), in the Okabe-Ito colours,
+which stay apart for colour-blind readers. Every function writes `path`, with a caption line under
+the figure, and returns the path.
 """
 
 from collections.abc import Sequence
@@ -33,11 +34,22 @@ def _save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
     return path
 
 
-def _frame(width: float, height: float, title: str, caption: str, top: float = 0.42, bottom: float = 0.34) -> Figure:
+def _frame(
+    width: float, height: float, title: str, caption: str, top: float = 0.42, bottom: float = 0.34
+) -> Figure:
     """A figure in inches with its title and caption in place; the space between is for the axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.get_layout_engine().set(rect=(0.01, bottom / height, 0.98, 1 - (top + bottom) / height))
-    figure.text(0.02, 1 - 0.14 / height, title, ha="left", va="top", fontsize=12, fontweight="bold", color=INK)
+    figure.text(
+        0.02,
+        1 - 0.14 / height,
+        title,
+        ha="left",
+        va="top",
+        fontsize=12,
+        fontweight="bold",
+        color=INK,
+    )
     figure.text(0.02, 0.11 / height, caption, ha="left", va="bottom", fontsize=8, color=GREY)
     return figure
 
@@ -62,12 +74,14 @@ def draw_ecg(
     layout: str = "3x4",
     caption: str = "",
 ) -> Path:
-    """A 12-lead ECG [12,T] in mV, at true scale on millimetre paper: 25 mm/s, 10 mm/mV (5 if it would not fit).
+    """A 12-lead ECG [12,T] in mV, at true scale on millimetre paper: 25 mm/s, 10 mm/mV (5 if it
+    would not fit).
 
-    layout '3x4': 2.5 s of each lead in the usual four columns and a rhythm strip of lead II (of the first lead there
-    is, if II is missing); 'rows': every lead for 10 s. The first 10 s are drawn. `overlays` {name: [12,T]} lie over
-    the signal, `r_peaks` (samples) are triangles, a lead that is not `present` (or not finite) and has no overlay is
-    named as missing. The signal of leads that are `hidden` [12] is grey.
+    layout '3x4': 2.5 s of each lead in the usual four columns and a rhythm strip of lead II (of the
+    first lead there is, if II is missing); 'rows': every lead for 10 s. The first 10 s are drawn.
+    `overlays` {name: [12,T]} lie over the signal, `r_peaks` (samples) are triangles, a lead that is
+    not `present` (or not finite) and has no overlay is named as missing. The signal of leads that
+    are `hidden` [12] is grey.
     """
     signal = np.asarray(signal_mv, np.float64)
     if signal.ndim != 2 or signal.shape[0] != len(LEADS) or signal.shape[1] < 2:
@@ -77,17 +91,22 @@ def draw_ecg(
     overlays = {name: np.asarray(values, np.float64) for name, values in (overlays or {}).items()}
     for name, values in overlays.items():
         if values.shape != signal.shape:
-            raise InputError(f"overlay '{name}' has shape {values.shape}, the signal {signal.shape}")
+            raise InputError(
+                f"overlay '{name}' has shape {values.shape}, the signal {signal.shape}"
+            )
     present = np.isfinite(signal).any(1) & (True if present is None else np.asarray(present, bool))
     derived = np.any(
-        [np.zeros(len(LEADS), bool), *(np.isfinite(values).any(1) for values in overlays.values())], axis=0
+        [np.zeros(len(LEADS), bool), *(np.isfinite(values).any(1) for values in overlays.values())],
+        axis=0,
     )
     ink = [GREY if hidden is not None and hidden[i] else INK for i in range(len(LEADS))]
     seconds = min(10.0, signal.shape[1] / rate)
     column = seconds / 4 if layout == "3x4" else seconds
     rhythm = "II" if present[1] or not present.any() else LEADS[int(np.argmax(present))]
     if layout == "3x4":
-        strips = [(name, r, c * column) for c, names in enumerate(COLUMNS) for r, name in enumerate(names)]
+        strips = [
+            (name, r, c * column) for c, names in enumerate(COLUMNS) for r, name in enumerate(names)
+        ]
         strips = [(name, row, start, start, start + column) for name, row, start in strips] + [
             (rhythm, 3, 0, 0, seconds)
         ]
@@ -104,11 +123,22 @@ def draw_ecg(
     head, foot, side = 13.0, 9.0, 6.0
     figure = Figure(figsize=((width + 2 * side) * MM, (height + head + foot) * MM))
     full_width, full_height = width + 2 * side, height + head + foot
-    axes = figure.add_axes((side / full_width, foot / full_height, width / full_width, height / full_height))
+    axes = figure.add_axes(
+        (side / full_width, foot / full_height, width / full_width, height / full_height)
+    )
     axes.set(xlim=(-left, right), ylim=(0, height), xticks=[], yticks=[], facecolor=PAPER)
     for step, colour, line in ((1, THIN_GRID, 0.35), (5, BOLD_GRID, 0.6)):
-        axes.vlines(np.arange(-(left // step) * step, right, step), 0, height, colour, linewidth=line, zorder=0)
-        axes.hlines(np.arange(0, height + step, step), -left, right, colour, linewidth=line, zorder=0)
+        axes.vlines(
+            np.arange(-(left // step) * step, right, step),
+            0,
+            height,
+            colour,
+            linewidth=line,
+            zorder=0,
+        )
+        axes.hlines(
+            np.arange(0, height + step, step), -left, right, colour, linewidth=line, zorder=0
+        )
     axes.set(xlim=(-left, right), ylim=(0, height))
     axes.spines[:].set(color=BOLD_GRID, linewidth=0.8)
 
@@ -116,7 +146,13 @@ def draw_ecg(
     for name, row, x0, begin, end in strips:
         base, lead = height - 5 - pitch * (row + 0.5), LEADS.index(name)
         axes.text(
-            25 * x0 + 1, base + min(11, 0.42 * pitch), name, fontsize=10, fontweight="bold", color=INK, va="center"
+            25 * x0 + 1,
+            base + min(11, 0.42 * pitch),
+            name,
+            fontsize=10,
+            fontweight="bold",
+            color=INK,
+            va="center",
         )
         if x0 == 0:
             pulse = np.array([[-9, 0], [-7.5, 0], [-7.5, gain], [-2.5, gain], [-2.5, 0], [-1, 0]])
@@ -124,8 +160,21 @@ def draw_ecg(
         elif layout == "3x4":
             axes.vlines(25 * x0, base - 4, base + 4, INK, linewidth=0.9)
         if not present[lead] and not derived[lead]:
-            axes.plot([25 * begin + 2, 25 * end - 2], [base, base], color=GREY, linewidth=0.8, linestyle=(0, (2, 3)))
-            axes.text(25 * (begin + end) / 2, base + 2.5, "not recorded", color=GREY, fontsize=8, ha="center")
+            axes.plot(
+                [25 * begin + 2, 25 * end - 2],
+                [base, base],
+                color=GREY,
+                linewidth=0.8,
+                linestyle=(0, (2, 3)),
+            )
+            axes.text(
+                25 * (begin + end) / 2,
+                base + 2.5,
+                "not recorded",
+                color=GREY,
+                fontsize=8,
+                ha="center",
+            )
             continue
         span = slice(round(begin * rate), min(round(end * rate) + 1, signal.shape[1]))
         x = 25 * np.arange(span.start, span.stop) / rate
@@ -133,12 +182,25 @@ def draw_ecg(
             trace = base + gain * signal[lead, span]
             axes.plot(x, trace, color=ink[lead], linewidth=0.9, solid_joinstyle="round", zorder=3)
         for colour, values in zip(colours, overlays.values(), strict=False):
-            axes.plot(x, base + gain * values[lead, span], color=colour, linewidth=1.0, alpha=0.9, zorder=4)
+            axes.plot(
+                x,
+                base + gain * values[lead, span],
+                color=colour,
+                linewidth=1.0,
+                alpha=0.9,
+                zorder=4,
+            )
         bottom_row = row == rows - 1
         if r_peaks is not None and bottom_row:
             peaks = np.asarray(r_peaks)[np.asarray(r_peaks) < seconds * rate]
             axes.plot(
-                25 * peaks / rate, np.full(len(peaks), 1.6), "^", color=BLUE, markersize=4, clip_on=False, zorder=5
+                25 * peaks / rate,
+                np.full(len(peaks), 1.6),
+                "^",
+                color=BLUE,
+                markersize=4,
+                clip_on=False,
+                zorder=5,
             )
     up = 1 - 4 / full_height
     figure.text(side / full_width, up, title, fontsize=12, fontweight="bold", color=INK, va="top")
@@ -147,8 +209,14 @@ def draw_ecg(
         handles.insert(1, ("hidden", GREY))
     for i, (name, colour) in enumerate(reversed(handles)):
         x = 1 - (side + 42 * i) / full_width
-        figure.text(x, up, f"— {name}", fontsize=10, fontweight="bold", color=colour, ha="right", va="top")
-    parts = [f"25 mm/s, {gain:g} mm/mV", f"{rate:g} Hz", *(["triangles: R peaks"] if r_peaks is not None else [])]
+        figure.text(
+            x, up, f"— {name}", fontsize=10, fontweight="bold", color=colour, ha="right", va="top"
+        )
+    parts = [
+        f"25 mm/s, {gain:g} mm/mV",
+        f"{rate:g} Hz",
+        *(["triangles: R peaks"] if r_peaks is not None else []),
+    ]
     if signal.shape[1] / rate > 10.01:
         parts.append(f"first 10 s of {signal.shape[1] / rate:.0f} s")
     line = "; ".join([*parts, *([caption] if caption else [])])
@@ -166,9 +234,11 @@ def draw_vcg_loops(
     unit: str = "mV",
     caption: str = "",
 ) -> Path:
-    """Vectorcardiogram [3,T] (x to the patient's left, y to the feet, z) as loops in three planes, coloured by time.
+    """Vectorcardiogram [3,T] (x to the patient's left, y to the feet, z) as loops in three planes,
+    coloured by time.
 
-    `z_front` says that +z points to the front (our lead matrix); False for Frank's z, which points to the back.
+    `z_front` says that +z points to the front (our lead matrix); False for Frank's z, which points
+    to the back.
     """
     vcg = np.asarray(vcg, np.float64)
     if vcg.ndim != 2 or vcg.shape[0] != 3 or vcg.shape[1] < 2 or not np.isfinite(vcg).all():
@@ -186,7 +256,9 @@ def draw_vcg_loops(
     all_axes = figure.subplots(1, 3)
     for axes, (name, across, up, sides, ends) in zip(all_axes, panels, strict=True):
         points = np.stack([across, up], 1)[:, None]
-        lines = LineCollection(np.concatenate([points[:-1], points[1:]], 1), cmap="viridis", linewidth=1.6)
+        lines = LineCollection(
+            np.concatenate([points[:-1], points[1:]], 1), cmap="viridis", linewidth=1.6
+        )
         lines.set_array(time[:-1])
         axes.axhline(0, color=GREY, linewidth=0.6)
         axes.axvline(0, color=GREY, linewidth=0.6)

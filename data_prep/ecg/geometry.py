@@ -1,9 +1,10 @@
 """The fixed geometry between leads and heart vector: lead directions, Tikhonov lift, projection.
 
-A record's twelve leads are `ecg = a @ vcg` with `a` [12,3]; the lift goes back from any visible subset of leads.
-Numpy in float64 only: the 4,096 lift matrices are made once and looked up by lead bit mask in the train step.
-Axes of the paper's matrix: +x to the patient's left, +y down, +z to the FRONT (V1 and V2 have z > 0). Frank's z, and
-so Dower's, points to the back: `dower` rows are given in Frank's axes, and so should be those of a file.
+A record's twelve leads are `ecg = a @ vcg` with `a` [12,3]; the lift goes back from any visible
+subset of leads. Numpy in float64 only: the 4,096 lift matrices are made once and looked up by lead
+bit mask in the train step. Axes of the paper's matrix: +x to the patient's left, +y down, +z to the
+FRONT (V1 and V2 have z > 0). Frank's z, and so Dower's, points to the back: `dower` rows are given
+in Frank's axes, and so should be those of a file.
 """
 
 import csv
@@ -38,7 +39,8 @@ def _paper_matrix() -> np.ndarray:
     limb, chest, tilt = np.deg2rad(_LIMB_DEGREES), np.deg2rad(_CHEST_DEGREES), np.deg2rad(10)
     frontal = np.stack([np.cos(limb), np.sin(limb), np.zeros(6)], axis=1)
     precordial = np.stack(
-        [np.cos(tilt) * np.cos(chest), np.full(6, np.sin(tilt)), np.cos(tilt) * np.sin(chest)], axis=1
+        [np.cos(tilt) * np.cos(chest), np.full(6, np.sin(tilt)), np.cos(tilt) * np.sin(chest)],
+        axis=1,
     )
     return np.concatenate([frontal, precordial])
 
@@ -54,8 +56,8 @@ GEOMETRIES = tuple(_MATRICES)
 
 
 def lead_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
-    """Lead directions [12,3], rows in the order of LEADS: a name ('paper', 'dower'), a file of read_matrix, or twelve
-    rows of three numbers."""
+    """Lead directions [12,3], rows in the order of LEADS: a name ('paper', 'dower'), a file of
+    read_matrix, or twelve rows of three numbers."""
     if isinstance(geometry, str):
         if geometry in _MATRICES:
             return _MATRICES[geometry]()
@@ -74,16 +76,20 @@ def lead_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
 
 
 def read_matrix(path: str | Path) -> np.ndarray:
-    """Lead directions [12,3] from a file, by lead name in any order: lead = x, y, z of its row times the heart vector.
+    """Lead directions [12,3] from a file, by lead name in any order: lead = x, y, z of its row
+    times the heart vector.
 
-    JSON {"I": [0.63, -0.24, 0.06], ...}, or CSV with the columns lead, x, y, z. Limb leads that are left out follow
-    from two that are given, so the usual published eight rows (I, II, V1..V6) are enough.
+    JSON {"I": [0.63, -0.24, 0.06], ...}, or CSV with the columns lead, x, y, z. Limb leads that are
+    left out follow from two that are given, so the usual published eight rows (I, II, V1..V6) are
+    enough.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the geometry file {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            f"cannot read the geometry file {path}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     rows = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path)
     matrix, given = np.zeros((len(LEADS), 3)), np.zeros(len(LEADS), bool)
     for name, row in rows:
@@ -94,7 +100,9 @@ def read_matrix(path: str | Path) -> np.ndarray:
         try:
             x, y, z = (float(value) for value in row)
         except (TypeError, ValueError):
-            raise InputError(f"geometry file {path}: lead {lead} needs three numbers, got {str(row)[:60]}") from None
+            raise InputError(
+                f"geometry file {path}: lead {lead} needs three numbers, got {str(row)[:60]}"
+            ) from None
         i = LEADS.index(lead)
         if given[i]:
             raise InputError(f"geometry file {path}: lead {lead} is there twice")
@@ -102,7 +110,9 @@ def read_matrix(path: str | Path) -> np.ndarray:
     matrix, given = recover_limb_leads(matrix, given)
     if not given.all():
         absent = ", ".join(lead for lead, there in zip(LEADS, given, strict=True) if not there)
-        raise InputError(f"geometry file {path} has no row for {absent}: give all twelve leads by name")
+        raise InputError(
+            f"geometry file {path} has no row for {absent}: give all twelve leads by name"
+        )
     if not np.isfinite(matrix).all():
         raise InputError(f"geometry file {path} holds a number that is not finite")
     return matrix
@@ -114,7 +124,9 @@ def _json_rows(text: str, path: Path) -> list[tuple[str, object]]:
     except ValueError as error:
         raise InputError(f"geometry file {path} is not JSON: {error}") from None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, tuple) for row in rows):
-        raise InputError(f'geometry file {path} needs lead names with three numbers: {{"I": [1, 0, 0], ...}}')
+        raise InputError(
+            f'geometry file {path} needs lead names with three numbers: {{"I": [1, 0, 0], ...}}'
+        )
     return rows
 
 
@@ -122,7 +134,9 @@ def _csv_rows(text: str, path: Path) -> list[tuple[str, object]]:
     table = csv.DictReader(text.splitlines(), skipinitialspace=True)
     columns = [name.strip().lower() for name in table.fieldnames or ()]
     if not {"lead", "x", "y", "z"} <= set(columns):
-        raise InputError(f"geometry file {path} needs the columns lead, x, y, z; found: {', '.join(columns)[:80]}")
+        raise InputError(
+            f"geometry file {path} needs the columns lead, x, y, z; found: {', '.join(columns)[:80]}"
+        )
     table.fieldnames = columns
     return [(row["lead"] or "", [row[axis] for axis in "xyz"]) for row in table]
 
@@ -130,7 +144,8 @@ def _csv_rows(text: str, path: Path) -> list[tuple[str, object]]:
 def save_matrix(path: str | Path, a: np.ndarray) -> None:
     """Writes lead directions [12,3] as the JSON that read_matrix reads."""
     rows = ",\n".join(
-        f'  "{lead}": {json.dumps(row)}' for lead, row in zip(LEADS, np.round(a, 6).tolist(), strict=True)
+        f'  "{lead}": {json.dumps(row)}'
+        for lead, row in zip(LEADS, np.round(a, 6).tolist(), strict=True)
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,12 +153,14 @@ def save_matrix(path: str | Path, a: np.ndarray) -> None:
 
 
 def frank_axes(a: np.ndarray) -> np.ndarray:
-    """The same directions with +z to the back, as Frank has it. V2 looks at the heart from the front: its z tells."""
+    """The same directions with +z to the back, as Frank has it. V2 looks at the heart from the
+    front: its z tells."""
     return a * np.array([1.0, 1.0, -1.0]) if a[LEADS.index("V2"), 2] > 0 else a
 
 
 def lift_matrix(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> np.ndarray:
-    """Tikhonov pseudo-inverse W diag(s / (s^2 + eps)) U^T of the visible rows: visible [...,12] -> [...,3,12].
+    """Tikhonov pseudo-inverse W diag(s / (s^2 + eps)) U^T of the visible rows: visible [...,12] ->
+    [...,3,12].
 
     Invisible leads have zero columns. Singular values under the relative tolerance count as zero.
     """
@@ -155,7 +172,8 @@ def lift_matrix(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> np.nda
 
 
 def _gains(s: np.ndarray, eps: float) -> np.ndarray:
-    """Singular values [...,3] of lead directions, largest first -> those of the lift, 0 where s counts as zero."""
+    """Singular values [...,3] of lead directions, largest first -> those of the lift, 0 where s
+    counts as zero."""
     kept = s > RANK_TOLERANCE * s[..., :1]
     return np.where(kept, s / (np.where(kept, s * s, 1.0) + eps), 0.0)
 
@@ -166,7 +184,8 @@ def lift_table(a: np.ndarray, eps: float) -> np.ndarray:
 
 
 def subset_facts(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> dict[str, np.ndarray]:
-    """Facts of a lead subset: `rank`, `condition` (inf when rank < 3) and `gain`, the lift's largest singular value."""
+    """Facts of a lead subset: `rank`, `condition` (inf when rank < 3) and `gain`, the lift's
+    largest singular value."""
     rows = np.where(np.asarray(visible, bool)[..., None], np.asarray(a, np.float64), 0.0)
     s = np.linalg.svd(rows, compute_uv=False)  # [...,3]
     gains = _gains(s, eps)
@@ -176,7 +195,8 @@ def subset_facts(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> dict[
 
 
 def seen_directions(a: np.ndarray, visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How strongly the visible leads [12] see each of three orthogonal unit vectors: strengths [3], vectors [3,3].
+    """How strongly the visible leads [12] see each of three orthogonal unit vectors: strengths [3],
+    vectors [3,3].
 
     Strongest first; a strength of 0 is a direction that these leads do not see at all.
     """
@@ -186,15 +206,21 @@ def seen_directions(a: np.ndarray, visible: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def direction_words(vector: np.ndarray) -> str:
-    """A unit vector without sign in words: 'front-back', or 'oblique, head-feet 0.71 and front-back 0.70'."""
-    shares = sorted(zip(np.abs(vector), ("left-right", "head-feet", "front-back"), strict=True), reverse=True)
+    """A unit vector without sign in words: 'front-back', or 'oblique, head-feet 0.71 and front-back
+    0.70'."""
+    shares = sorted(
+        zip(np.abs(vector), ("left-right", "head-feet", "front-back"), strict=True), reverse=True
+    )
     if shares[0][0] >= 0.9:
         return shares[0][1]
-    return "oblique, " + " and ".join(f"{word} {share:.2f}" for share, word in shares if share >= 0.25)
+    return "oblique, " + " and ".join(
+        f"{word} {share:.2f}" for share, word in shares if share >= 0.25
+    )
 
 
 def describe_view(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> list[str]:
-    """What the visible leads cannot see, or hardly see, and the lift's gain, a sentence each; empty if all is well."""
+    """What the visible leads cannot see, or hardly see, and the lift's gain, a sentence each; empty
+    if all is well."""
     strengths, vectors = seen_directions(a, visible)
     gain = float(subset_facts(a, visible, eps)["gain"])
     names = [lead for lead, shown in zip(LEADS, visible, strict=True) if shown]
@@ -213,7 +239,9 @@ def describe_view(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> list
 
 def _in_full(vector: np.ndarray) -> str:
     vector = vector * np.sign(vector[np.abs(vector).argmax()])
-    numbers = ", ".join(f"{axis} {value + 0.0:.2f}" for axis, value in zip("xyz", np.round(vector, 2), strict=True))
+    numbers = ", ".join(
+        f"{axis} {value + 0.0:.2f}" for axis, value in zip("xyz", np.round(vector, 2), strict=True)
+    )
     return f"{direction_words(vector)} ({numbers})"
 
 
@@ -226,7 +254,8 @@ def _subsets_of_size(size: int) -> tuple[int, ...]:
 def training_subsets(
     a: np.ndarray, num_visible: int, eps: float, identifiable_only: bool, max_gain: float | None
 ) -> np.ndarray:
-    """The lead bit masks [m] that training views are drawn from: K leads, spanning R^3 and of bounded lift if asked."""
+    """The lead bit masks [m] that training views are drawn from: K leads, spanning R^3 and of
+    bounded lift if asked."""
     masks = np.array(_subsets_of_size(num_visible))
     facts = subset_facts(a, mask_leads(masks), eps)
     keep = np.ones(len(masks), bool)

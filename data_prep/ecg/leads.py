@@ -16,9 +16,11 @@ _BITS = 1 << np.arange(len(LEADS))
 
 @lru_cache(maxsize=4096)
 def canonical(name: str) -> str | None:
-    """The spelling in LEADS of a lead name in any case and spacing ('AVR', ' avr ', 'Lead II'), None if it is not one.
+    """The spelling in LEADS of a lead name in any case and spacing ('AVR', ' avr ', 'Lead II'),
+    None if it is not one.
 
-    Only the name counts: 'MLII' (a modified lead) and the Frank leads 'vx', 'vy', 'vz' are not among the twelve.
+    Only the name counts: 'MLII' (a modified lead) and the Frank leads 'vx', 'vy', 'vz' are not
+    among the twelve.
     """
     plain = re.sub(r"[\s_\-.]+", "", str(name)).lower()
     index = _BY_LOWER.get(plain.removeprefix("lead"))
@@ -26,7 +28,8 @@ def canonical(name: str) -> str | None:
 
 
 def order_leads(signal: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Columns in any order [T,c] -> rows in the order of LEADS, float32 [12,T], and the names that are no known lead.
+    """Columns in any order [T,c] -> rows in the order of LEADS, float32 [12,T], and the names that
+    are no known lead.
 
     A lead that the record does not have is a row of NaN.
     """
@@ -44,11 +47,15 @@ def order_leads(signal: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, l
             unknown.append(str(name))
             continue
         if lead in seen:
-            raise InputError(f"lead {lead} is there twice ('{seen[lead]}' and '{name}'): keep one of them")
+            raise InputError(
+                f"lead {lead} is there twice ('{seen[lead]}' and '{name}'): keep one of them"
+            )
         seen[lead] = str(name)
         ordered[_BY_LOWER[lead.lower()]] = signal[:, column]
     if not seen:
-        raise InputError(f"none of the leads {', '.join(map(str, names)) or '(none)'} is one of {', '.join(LEADS)}")
+        raise InputError(
+            f"none of the leads {', '.join(map(str, names)) or '(none)'} is one of {', '.join(LEADS)}"
+        )
     return ordered, unknown
 
 
@@ -62,7 +69,9 @@ def mask_leads(mask: int | np.ndarray) -> np.ndarray:
     masks = np.asarray(mask)
     wrong = (masks < 0) | (masks >= 1 << len(LEADS))
     if wrong.any():
-        raise InputError(f"lead mask {masks[wrong][0]} is not between 0 and {(1 << len(LEADS)) - 1}")
+        raise InputError(
+            f"lead mask {masks[wrong][0]} is not between 0 and {(1 << len(LEADS)) - 1}"
+        )
     return (masks[..., None] & _BITS) != 0
 
 
@@ -73,7 +82,11 @@ def parse_leads(text: str) -> list[str]:
         lead = canonical(word)
         if lead is None:
             near = difflib.get_close_matches(word.lower(), _BY_LOWER, n=1, cutoff=0.4)
-            hint = f"did you mean {LEADS[_BY_LOWER[near[0]]]}?" if near else f"choose from {', '.join(LEADS)}"
+            hint = (
+                f"did you mean {LEADS[_BY_LOWER[near[0]]]}?"
+                if near
+                else f"choose from {', '.join(LEADS)}"
+            )
             raise InputError(f"unknown lead '{word}': {hint}")
         if lead not in chosen:
             chosen.append(lead)

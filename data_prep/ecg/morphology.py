@@ -1,11 +1,12 @@
-"""What clinicians measure in an ECG, beat by beat: R peak, QRS, QT and PR in ms, ST level in mV; and the errors of a
-reconstruction in these.
+"""What clinicians measure in an ECG, beat by beat: R peak, QRS, QT and PR in ms, ST level in mV;
+and the errors of a reconstruction in these.
 
-Signals are [12,T] in mV, band-passed as data_prep.ecg.preprocess does. The boundaries are those of data_prep.ecg.delineate, one
-for all leads of a beat. R peak: the largest value along the direction in lead space in which the record's QRS complexes
-mostly point. QRS: onset to offset. QT: QRS onset to T offset. PR: P onset to QRS onset. ST level of a lead: its value
-60 ms after the QRS offset (J point), less that of the PR segment, its mean from 30 to 10 ms before the QRS onset. A
-high-pass filter pulls ST towards zero, in the truth and in a reconstruction alike.
+Signals are [12,T] in mV, band-passed as data_prep.ecg.preprocess does. The boundaries are those of
+data_prep.ecg.delineate, one for all leads of a beat. R peak: the largest value along the direction
+in lead space in which the record's QRS complexes mostly point. QRS: onset to offset. QT: QRS onset
+to T offset. PR: P onset to QRS onset. ST level of a lead: its value 60 ms after the QRS offset (J
+point), less that of the PR segment, its mean from 30 to 10 ms before the QRS onset. A high-pass
+filter pulls ST towards zero, in the truth and in a reconstruction alike.
 
 Axis letters: n beat, l lead, T sample, t sample of the 2 ms grid.
 """
@@ -16,13 +17,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.base.errors import InputError
-from data_prep.ecg.delineate import GRID, MAX_RATE, MIN_RATE, MIN_SECONDS, Waves, delineate, match_beats
+from data_prep.ecg.delineate import (
+    GRID,
+    MAX_RATE,
+    MIN_RATE,
+    MIN_SECONDS,
+    Waves,
+    delineate,
+    match_beats,
+)
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.segment import r_peaks_vcg
 from data_prep.ecg.signal import resample
 
 ST_AFTER_J = 0.06  # s
-PR_LEVEL = (0.03, 0.01)  # s before the QRS onset, begin and end: after the P wave, and before the filtered QRS begins
+# s before the QRS onset, begin and end: after the P wave, and before the filtered QRS begins
+PR_LEVEL = (0.03, 0.01)
 R_REACH = 0.06  # s around a detected beat in which its R peak is
 SAME_BEAT = 0.15  # s between the R peaks of one beat in truth and reconstruction, at most
 MEASURES = ("r_peak_ms", "qrs_ms", "qt_ms", "pr_ms", "st_mv")
@@ -30,7 +40,8 @@ MEASURES = ("r_peak_ms", "qrs_ms", "qt_ms", "pr_ms", "st_mv")
 
 @dataclass
 class Morphology:
-    """Measurements of the n beats of one record; NaN where there is nothing to measure (no P wave: no PR)."""
+    """Measurements of the n beats of one record; NaN where there is nothing to measure (no P wave:
+    no PR)."""
 
     r_peak: np.ndarray  # [n] samples, with fractions
     qrs_ms: np.ndarray  # [n]
@@ -56,10 +67,12 @@ class Intervals:
 class Comparison:
     """A reconstruction against the truth, beat by beat."""
 
-    errors: dict[str, np.ndarray]  # measure -> absolute error [n] of every true beat; NaN: missed, or not measurable
+    # measure -> absolute error [n] of every true beat; NaN: missed, or not measurable
+    errors: dict[str, np.ndarray]
     missed: np.ndarray  # bool [n]: beats of the truth that the reconstruction does not have
     extra: int  # beats of the reconstruction that the truth does not have
-    lost: dict[str, int]  # measure -> matched beats that have it in the truth and not in the reconstruction
+    # measure -> matched beats that have it in the truth and not in the reconstruction
+    lost: dict[str, int]
 
 
 def measure(
@@ -67,7 +80,8 @@ def measure(
 ) -> Morphology:
     """Measures a record [12,T] from the given leads [12] (default: all that are there).
 
-    At its own beats, or at given R peaks in samples, which are moved to the maximum nearby (two to one are one beat).
+    At its own beats, or at given R peaks in samples, which are moved to the maximum nearby (two to
+    one are one beat).
     """
     x, leads = _checked(x, rate, leads)
     y, r = _fine(x, leads, rate), _beats(x, leads, rate, r_peaks)
@@ -81,7 +95,9 @@ def record_intervals(
     found = measure(x, rate, leads, r_peaks)
     rr = float(np.diff(found.r_peak).mean() / rate) if len(found.r_peak) > 1 else np.nan
     pr, qrs, qt = (_median(values) for values in (found.pr_ms, found.qrs_ms, found.qt_ms))
-    return Intervals(len(found.r_peak), 60 / rr, pr, qrs, qt, qt / rr ** (1 / 2), qt / rr ** (1 / 3))
+    return Intervals(
+        len(found.r_peak), 60 / rr, pr, qrs, qt, qt / rr ** (1 / 2), qt / rr ** (1 / 3)
+    )
 
 
 def compare_morphology(
@@ -91,17 +107,21 @@ def compare_morphology(
     hidden: np.ndarray,
     r_peaks: np.ndarray | None = None,
 ) -> Comparison:
-    """Errors of a reconstruction [12,T] against the truth [12,T], both in mV, in the reconstructed leads `hidden` [12].
+    """Errors of a reconstruction [12,T] against the truth [12,T], both in mV, in the reconstructed
+    leads `hidden` [12].
 
-    Both are measured from the hidden leads alone (visible ones would answer for them), each at its own beats: those of
-    the truth are detected, or given as `r_peaks`. Beats are paired, nearest R peaks within 150 ms; a beat without a
-    partner is missed, and never an error of half an R-R interval. R peaks of both are the maxima along one direction,
-    that of the truth. Hidden leads that the truth does not have are left out.
+    Both are measured from the hidden leads alone (visible ones would answer for them), each at its
+    own beats: those of the truth are detected, or given as `r_peaks`. Beats are paired, nearest R
+    peaks within 150 ms; a beat without a partner is missed, and never an error of half an R-R
+    interval. R peaks of both are the maxima along one direction, that of the truth. Hidden leads
+    that the truth does not have are left out.
     """
     truth, hidden = _checked(truth, rate, hidden, "truth")
     reconstructed, live = _checked(reconstructed, rate, hidden, "reconstruction")
     if truth.shape != reconstructed.shape:
-        raise InputError(f"truth has {truth.shape[1]} samples and the reconstruction {reconstructed.shape[1]}")
+        raise InputError(
+            f"truth has {truth.shape[1]} samples and the reconstruction {reconstructed.shape[1]}"
+        )
     if not hidden.any():
         raise InputError("no hidden lead with values in the truth: there is nothing to compare")
     true_y, true_r = _fine(truth, hidden, rate), _beats(truth, hidden, rate, r_peaks)
@@ -125,7 +145,8 @@ def compare_morphology(
 
 
 def summarise(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    """Over records: the mean absolute error over beats of each measure, in how many beats, and what was missed.
+    """Over records: the mean absolute error over beats of each measure, in how many beats, and what
+    was missed.
 
     Keys: the measures; 'beats_' and 'lost_' before a measure's name; 'beats', 'missed' and 'extra'.
     """
@@ -144,15 +165,20 @@ def summarise(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 
 def _checked(x, rate, leads, what: str = "signal") -> tuple[np.ndarray, np.ndarray]:
-    """The signal in float64, and the leads [12] of those asked for that have a finite, changing signal."""
+    """The signal in float64, and the leads [12] of those asked for that have a finite, changing
+    signal."""
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or len(x) != len(LEADS):
-        raise InputError(f"{what} has shape {x.shape}: give [12,T] in mV, one row per lead of {', '.join(LEADS)}")
+        raise InputError(
+            f"{what} has shape {x.shape}: give [12,T] in mV, one row per lead of {', '.join(LEADS)}"
+        )
     if not MIN_RATE <= rate <= MAX_RATE:
         raise InputError(f"sampling rate {rate} Hz: {MIN_RATE:g} to {MAX_RATE:g} are possible")
     leads = np.ones(len(LEADS), bool) if leads is None else np.asarray(leads, bool)
     if leads.shape != (len(LEADS),):
-        raise InputError(f"leads have shape {leads.shape}: give twelve booleans, in the order {', '.join(LEADS)}")
+        raise InputError(
+            f"leads have shape {leads.shape}: give twelve booleans, in the order {', '.join(LEADS)}"
+        )
     live = np.isfinite(x).all(axis=1) & (np.ptp(x, axis=1) > 0 if x.shape[1] else False)
     return x, leads & live
 
@@ -163,8 +189,11 @@ def _fine(x: np.ndarray, leads: np.ndarray, rate: float) -> np.ndarray:
     return resample(x, rate, GRID) if x.shape[1] >= MIN_SECONDS * rate else x[:, :0]
 
 
-def _beats(x: np.ndarray, leads: np.ndarray, rate: float, r_peaks: np.ndarray | None = None) -> np.ndarray:
-    """About where the beats are [n], on the 2 ms grid and in order: detected, or as given in samples."""
+def _beats(
+    x: np.ndarray, leads: np.ndarray, rate: float, r_peaks: np.ndarray | None = None
+) -> np.ndarray:
+    """About where the beats are [n], on the 2 ms grid and in order: detected, or as given in
+    samples."""
     if r_peaks is None:
         r_peaks = r_peaks_vcg(np.where(leads[:, None], x, 0.0), leads, rate, refine=False)
     r = np.sort(np.asarray(r_peaks, np.float64).reshape(-1))
@@ -174,11 +203,14 @@ def _beats(x: np.ndarray, leads: np.ndarray, rate: float, r_peaks: np.ndarray | 
 def _around(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     """Places [n,k] on the grid where the R peak of each beat may be."""
     reach = round(R_REACH * GRID)
-    return np.clip(np.round(r).astype(int)[:, None] + np.arange(-reach, reach + 1), 0, max(y.shape[1] - 1, 0))
+    return np.clip(
+        np.round(r).astype(int)[:, None] + np.arange(-reach, reach + 1), 0, max(y.shape[1] - 1, 0)
+    )
 
 
 def _main_axis(y: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """The direction [12] in lead space that the largest vectors of the QRS complexes at r [n] have in common."""
+    """The direction [12] in lead space that the largest vectors of the QRS complexes at r [n] have
+    in common."""
     if not len(r) or not y.shape[1]:
         return np.zeros(len(y))
     places = _around(y, r)
@@ -189,7 +221,8 @@ def _main_axis(y: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 
 def _r_maxima(y: np.ndarray, r: np.ndarray, axis: np.ndarray) -> np.ndarray:
-    """The maxima [m] along the axis near r [n], to a fraction of the grid; beats with one maximum are one."""
+    """The maxima [m] along the axis near r [n], to a fraction of the grid; beats with one maximum
+    are one."""
     if not len(r) or not y.shape[1]:
         return np.zeros(0)
     along, places = axis @ y, _around(y, r)
@@ -197,7 +230,8 @@ def _r_maxima(y: np.ndarray, r: np.ndarray, axis: np.ndarray) -> np.ndarray:
     inner = np.clip(top, 1, len(along) - 2)
     before, here, after = along[inner - 1], along[inner], along[inner + 1]
     bend = before - 2 * here + after
-    shift = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)  # top of a parabola
+    # top of a parabola
+    shift = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)
     return top + np.where((top == inner) & (np.abs(shift) <= 1), shift, 0.0)
 
 
@@ -207,7 +241,13 @@ def _measure(x: np.ndarray, leads: np.ndarray, rate: float, r: np.ndarray) -> Mo
     waves = delineate(x, rate, leads, r_peaks)
     ms = 1000 / rate
     qrs, qt = waves.qrs_offset - waves.qrs_onset, waves.t_offset - waves.qrs_onset
-    return Morphology(r_peaks, ms * qrs, ms * qt, ms * (waves.qrs_onset - waves.p_onset), _st(x, leads, rate, waves))
+    return Morphology(
+        r_peaks,
+        ms * qrs,
+        ms * qt,
+        ms * (waves.qrs_onset - waves.p_onset),
+        _st(x, leads, rate, waves),
+    )
 
 
 def _st(x: np.ndarray, leads: np.ndarray, rate: float, waves: Waves) -> np.ndarray:

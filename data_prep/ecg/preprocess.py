@@ -1,6 +1,8 @@
-"""The whole chain from a record in mV to windows of beats, with every choice in one hashable description.
+"""The whole chain from a record in mV to windows of beats, with every choice in one hashable
+description.
 
-The same Preprocess object makes shards, and later prepares a single record at inference; its hash travels with both.
+The same Preprocess object makes shards, and later prepares a single record at inference; its hash
+travels with both.
 """
 
 import dataclasses
@@ -18,7 +20,8 @@ from data_prep.ecg import segment, signal
 from data_prep.ecg.geometry import GEOMETRIES
 from data_prep.ecg.leads import LEADS, canonical, lead_mask, order_leads
 
-CODE_VERSION = 1  # goes into the hash: raise it when the same fields give different numbers than before
+# goes into the hash: raise it when the same fields give different numbers than before
+CODE_VERSION = 1
 MIN_SECONDS = 1.0
 
 
@@ -35,7 +38,8 @@ class Unusable(InputError):
 
 @dataclasses.dataclass
 class Window:
-    """One stretch of a record, ready to store: normalised beats, where they come from, and what was wrong."""
+    """One stretch of a record, ready to store: normalised beats, where they come from, and what was
+    wrong."""
 
     beats: np.ndarray  # float32 [n,12,P], normalised; all zero for missing leads
     start: np.ndarray  # int32 [n], samples from the start of the window
@@ -58,19 +62,25 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
-    """How a record becomes beats. The defaults are the paper's choices, and ours where the paper is silent."""
+    """How a record becomes beats. The defaults are the paper's choices, and ours where the paper is
+    silent."""
 
     rate: float = 100.0  # Hz after resampling
     seconds: float = 10.0  # window length
     band_low: float = 0.67  # Hz
     band_high: float = 40.0
     filter_order: int = 3
-    normalise: str = "lead"  # 'lead': each lead its own scale; 'record': one scale, keeps III = II - I
-    max_gap_seconds: float = 0.1  # longer stretches without a value make the lead missing in that window
-    max_mv: float = 20.0  # samples further from their lead's median than this are gaps: no surface ECG gets there
-    flat_mv: float = 0.03  # a filtered lead that spans less is missing; the smallest live ones seen span 0.087
+    # 'lead': each lead its own scale; 'record': one scale, keeps III = II - I
+    normalise: str = "lead"
+    # longer stretches without a value make the lead missing in that window
+    max_gap_seconds: float = 0.1
+    # samples further from their lead's median than this are gaps: no surface ECG gets there
+    max_mv: float = 20.0
+    # a filtered lead that spans less is missing; the smallest live ones seen span 0.087
+    flat_mv: float = 0.03
     flat_share: float = 0.5  # a lead that stands still for this share of the window is missing
-    rail_share: float = 0.02  # a lead with this share of its samples at one far extreme value is missing
+    # a lead with this share of its samples at one far extreme value is missing
+    rail_share: float = 0.02
     recover_limb_leads: bool = True
     peaks: str = "lead_ii"  # 'lead_ii' (paper) or 'vcg' (every lead there is)
     peak_height: float = 2.0  # standard deviations of lead II
@@ -86,16 +96,26 @@ class Preprocess:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _typed(field, getattr(self, field.name)))
         _check(
-            self.rate > 0 and self.seconds >= MIN_SECONDS, f"rate must be positive, seconds at least {MIN_SECONDS:g}"
+            self.rate > 0 and self.seconds >= MIN_SECONDS,
+            f"rate must be positive, seconds at least {MIN_SECONDS:g}",
         )
         nyquist = self.rate / 2
-        _check(0 < self.band_low < self.band_high < nyquist, f"0 < band_low < band_high < {nyquist:g} (half the rate)")
-        _check(self.rate > 2 * segment.QRS_BAND[1], f"rate must be above {2 * segment.QRS_BAND[1]:g} Hz")
+        _check(
+            0 < self.band_low < self.band_high < nyquist,
+            f"0 < band_low < band_high < {nyquist:g} (half the rate)",
+        )
+        _check(
+            self.rate > 2 * segment.QRS_BAND[1],
+            f"rate must be above {2 * segment.QRS_BAND[1]:g} Hz",
+        )
         _check(1 <= self.filter_order <= 8, "filter_order must be 1 to 8")
         _check(self.normalise in ("lead", "record"), "normalise must be 'lead' or 'record'")
         _check(self.peaks in ("lead_ii", "vcg"), "peaks must be 'lead_ii' or 'vcg'")
         _check(0 <= self.rr_min < self.rr_max, "0 <= rr_min < rr_max")
-        _check(self.beat_samples >= 2 and self.max_beats >= 1, "beat_samples must be at least 2, max_beats at least 1")
+        _check(
+            self.beat_samples >= 2 and self.max_beats >= 1,
+            "beat_samples must be at least 2, max_beats at least 1",
+        )
         _check(self.geometry in GEOMETRIES, f"geometry must be one of {', '.join(GEOMETRIES)}")
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,28 +123,37 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Preprocess":
-        """The inverse of to_dict; values may be text, as from a command line, and absent ones take the default."""
+        """The inverse of to_dict; values may be text, as from a command line, and absent ones take
+        the default."""
         names = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in names:
                 near = difflib.get_close_matches(str(key), names, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"the fields are {', '.join(names)}"
+                hint = (
+                    f"did you mean '{near[0]}'?" if near else f"the fields are {', '.join(names)}"
+                )
                 raise InputError(f"unknown preprocessing field '{key}': {hint}")
         return cls(**values)
 
     def hash(self) -> str:
-        """Twelve hex digits that change with any field and with the code version, the same on every machine."""
-        text = json.dumps({"code_version": CODE_VERSION, **self.to_dict()}, sort_keys=True, separators=(",", ":"))
+        """Twelve hex digits that change with any field and with the code version, the same on every
+        machine."""
+        text = json.dumps(
+            {"code_version": CODE_VERSION, **self.to_dict()}, sort_keys=True, separators=(",", ":")
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def prepare(self, signal_mv: np.ndarray, rate: float, leads: Sequence[str]) -> list[Window]:
         """A record [T,c] in mV, with its lead names, as windows of beats.
 
-        Longer records give windows of `seconds` without overlap; a shorter one, or a rest of at least half a window, is
-        one shorter window. A window without a usable lead or beat is left out; the others say so in `defects`.
+        Longer records give windows of `seconds` without overlap; a shorter one, or a rest of at
+        least half a window, is one shorter window. A window without a usable lead or beat is left
+        out; the others say so in `defects`.
         """
         if not np.isfinite(rate) or rate <= 0:
-            raise InputError(f"sampling rate {rate} is not a positive number: check the record's header")
+            raise InputError(
+                f"sampling rate {rate} is not a positive number: check the record's header"
+            )
         x, unknown = order_leads(signal_mv, leads)
         if x.shape[1] < MIN_SECONDS * rate:
             text = f"record of {x.shape[1] / rate:.2f} s is too short: at least {MIN_SECONDS:g} s are needed"
@@ -140,14 +169,18 @@ class Preprocess:
             raise Unusable("no_lead", "all leads are missing: no lead has a finite value")
         some = signal.resample(raw[live], rate, self.rate)
         filtered = np.zeros((len(LEADS), some.shape[1]))
-        filtered[live] = signal.bandpass(some, self.rate, self.band_low, self.band_high, self.filter_order)
+        filtered[live] = signal.bandpass(
+            some, self.rate, self.band_low, self.band_high, self.filter_order
+        )
 
         record_defects = [f"unknown_lead:{re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in unknown]
         windows, left_out = [], []
         spans, tail = self._spans(filtered.shape[1])
         for index, (first, end) in enumerate(spans):
             here = slice(round(first * rate / self.rate), round(end * rate / self.rate))
-            present, defects = self._find_missing(rate, in_file, *(a[:, here] for a in (raw, nan, spike, lost)))
+            present, defects = self._find_missing(
+                rate, in_file, *(a[:, here] for a in (raw, nan, spike, lost))
+            )
             window = self._window(filtered[:, first:end], present, defects)
             if isinstance(window, str):
                 left_out.append(f"window_left_out:{index}:{window}")
@@ -156,8 +189,13 @@ class Preprocess:
             windows.append(window)
         if not windows:
             if all(word.endswith(":no_lead") for word in left_out):
-                raise Unusable("no_lead", "all leads are missing: every lead is absent, without values, flat or railed")
-            text = "no R peak found in the record: is it an ECG, in mV, and are the lead names right?"
+                raise Unusable(
+                    "no_lead",
+                    "all leads are missing: every lead is absent, without values, flat or railed",
+                )
+            text = (
+                "no R peak found in the record: is it an ECG, in mV, and are the lead names right?"
+            )
             raise Unusable("no_beats", text)
         if tail:
             record_defects.append(f"tail_left_out:{tail / self.rate:.2f}s")
@@ -176,7 +214,8 @@ class Preprocess:
         return spans, rest
 
     def _find_missing(self, rate, in_file, raw, nan, spike, lost) -> tuple[np.ndarray, list[str]]:
-        """Which leads [12] exist in this window of the unfiltered record, and the reasons why others do not."""
+        """Which leads [12] exist in this window of the unfiltered record, and the reasons why
+        others do not."""
         gap = lost.any(axis=1)
         flat = signal.find_flat(raw, rate, self.flat_share)
         railed = signal.find_railed(raw, self.rail_share) & ~flat
@@ -211,13 +250,30 @@ class Preprocess:
         peaks, strength = self._peaks(x, present, defects)
         if not len(peaks):
             return "no_beat"
-        cut = segment.intervals(peaks, x.shape[1], self.rr_min, self.rr_max, self.rate, self.max_beats, strength)
+        cut = segment.intervals(
+            peaks, x.shape[1], self.rr_min, self.rr_max, self.rate, self.max_beats, strength
+        )
         defects += ["long_interval"] * bool(cut.long.any()) + ["merged_tail"] * cut.merged_tail
         defects += ["one_beat"] * (len(peaks) == 1)
-        z, offset, scale = (a.astype(np.float32) for a in signal.normalise(x, present, self.normalise))
+        z, offset, scale = (
+            a.astype(np.float32) for a in signal.normalise(x, present, self.normalise)
+        )
         beats = segment.cut_beats(z, cut.start, cut.length, self.beat_samples)
         mask = lead_mask(present)
-        return Window(beats, cut.start, cut.length, cut.complete, mask, offset, scale, z, self.rate, 0, 0.0, defects)
+        return Window(
+            beats,
+            cut.start,
+            cut.length,
+            cut.complete,
+            mask,
+            offset,
+            scale,
+            z,
+            self.rate,
+            0,
+            0.0,
+            defects,
+        )
 
     def _quiet(self, x: np.ndarray, present: np.ndarray) -> list[str]:
         """Takes leads with next to no signal out of `present`, in place, and names them."""
@@ -225,8 +281,11 @@ class Preprocess:
         present[quiet] = False
         return [f"flat:{LEADS[i]}" for i in np.flatnonzero(quiet)]
 
-    def _peaks(self, x: np.ndarray, present: np.ndarray, defects: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """R peaks [n] of a window and how strong each is, to decide between two that are too close."""
+    def _peaks(
+        self, x: np.ndarray, present: np.ndarray, defects: list[str]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """R peaks [n] of a window and how strong each is, to decide between two that are too
+        close."""
         two = LEADS.index("II")
         if self.peaks == "lead_ii":
             if present[two]:
@@ -245,7 +304,8 @@ def _check(good: bool, rule: str) -> None:
 
 
 def _typed(field: dataclasses.Field, value: Any) -> Any:
-    """The value in its field's type, so that 100 and 100.0 (and '100') describe, and hash as, the same thing."""
+    """The value in its field's type, so that 100 and 100.0 (and '100') describe, and hash as, the
+    same thing."""
     try:
         if field.type is bool:
             return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
@@ -256,4 +316,6 @@ def _typed(field: dataclasses.Field, value: Any) -> Any:
             raise ValueError
         return typed
     except (TypeError, ValueError, KeyError, OverflowError):
-        raise InputError(f"preprocessing field {field.name}={value!r} is not of type {field.type.__name__}") from None
+        raise InputError(
+            f"preprocessing field {field.name}={value!r} is not of type {field.type.__name__}"
+        ) from None

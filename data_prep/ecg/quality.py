@@ -1,7 +1,9 @@
-"""What is wrong with a record, for the ledger: pure functions on signals, with every threshold stated here.
+"""What is wrong with a record, for the ledger: pure functions on signals, with every threshold
+stated here.
 
-They judge and name; they change no number that Preprocess makes. Each word in a ledger's `defects` is one of KINDS,
-with details after colons, for example `limb_inconsistent:0.24mV`. The thresholds were chosen on public recordings:
+They judge and name; they change no number that Preprocess makes. Each word in a ledger's `defects`
+is one of KINDS, with details after colons, for example `limb_inconsistent:0.24mV`. The thresholds
+were chosen on public recordings:
 
 - `detector_disagreement`: on 120 LUDB records with cardiologists' QRS marks it names all 20 in which the lead II
   detector is wrong (F1 under 90%), and none of the 98 in which it is right (F1 over 95%).
@@ -48,28 +50,41 @@ KINDS = {
 }
 LIMB_MV = 0.05  # 99th percentile of the largest contradiction among the limb leads
 DEAD_MV, DEAD_SECONDS = 0.25, 2.0  # the median two-second block has no lead that moves by this much
-DEAD_LEADS = 6  # only records of this many leads are judged dead: one single lead may well be that small
+# only records of this many leads are judged dead: one single lead may well be that small
+DEAD_LEADS = 6
 SMALL_LEAD_II_MV = 0.15  # 1st to 99th percentile of filtered lead II
 MIN_KURTOSIS = 4.0  # of lead II: normal noise has 3, a sine 1.5, a clean ECG 10 and more
 MATCH_SECONDS = 0.15  # two detectors mean the same beat
 MAX_DISAGREEMENT = 0.1  # share of all detected beats that only one detector sees
-# Rows give zero for consistent limb leads I, II, III, aVR, aVL, aVF; each needs only the leads it names.
+# Rows give zero for consistent limb leads I, II, III, aVR, aVL, aVF; each needs only the leads it
+# names.
 _LAWS = np.array(
-    [[-1, 1, -1, 0, 0, 0], [0.5, 0.5, 0, 1, 0, 0], [-0.5, 0, 0.5, 0, 1, 0], [0, -0.5, -0.5, 0, 0, 1]], np.float32
+    [
+        [-1, 1, -1, 0, 0, 0],
+        [0.5, 0.5, 0, 1, 0, 0],
+        [-0.5, 0, 0.5, 0, 1, 0],
+        [0, -0.5, -0.5, 0, 0, 1],
+    ],
+    np.float32,
 )
 
 
 def signal_hash(signal: np.ndarray, rate: float, leads: Sequence[str]) -> str:
-    """Sixteen hex digits of a record's content [T,c]: the same for the same values, rate and lead names."""
-    digest = hashlib.sha256(f"{rate:g} {signal.shape} {[canonical(name) or name for name in leads]}".encode())
+    """Sixteen hex digits of a record's content [T,c]: the same for the same values, rate and lead
+    names."""
+    digest = hashlib.sha256(
+        f"{rate:g} {signal.shape} {[canonical(name) or name for name in leads]}".encode()
+    )
     digest.update(np.ascontiguousarray(signal, np.float32))
     return digest.hexdigest()[:16]
 
 
 def einthoven_residual(signal: np.ndarray, leads: Sequence[str]) -> float:
-    """How far the limb leads [T,c] contradict each other: 99th percentile over time of the worst law, in mV.
+    """How far the limb leads [T,c] contradict each other: 99th percentile over time of the worst
+    law, in mV.
 
-    II = I + III and the three definitions of the augmented leads, as far as the leads are there. 0 if none applies.
+    II = I + III and the three definitions of the augmented leads, as far as the leads are there. 0
+    if none applies.
     """
     residual = _limb_residuals(signal, leads)
     if not residual.size:
@@ -101,7 +116,8 @@ def is_dead(mv: np.ndarray, rate: float, leads: Sequence[str]) -> bool:
 
 
 def lead_ii_defect(x: np.ndarray) -> str | None:
-    """What is wrong with filtered lead II [T] in mV, None if nothing: `span=0.09mV` or `kurtosis=2.3`."""
+    """What is wrong with filtered lead II [T] in mV, None if nothing: `span=0.09mV` or
+    `kurtosis=2.3`."""
     edge = len(x) // 100
     ranked = np.partition(x, (edge, len(x) - 1 - edge))
     span = ranked[-1 - edge] - ranked[edge]
@@ -113,15 +129,22 @@ def lead_ii_defect(x: np.ndarray) -> str | None:
 
 
 def disagreement(one: np.ndarray, other: np.ndarray, num_samples: int, rate: float) -> float:
-    """Share of the peaks of two detectors that the other did not see; peaks near the window's ends do not count."""
+    """Share of the peaks of two detectors that the other did not see; peaks near the window's ends
+    do not count."""
     reach = MATCH_SECONDS * rate
     lonely = counted = 0
     for these, those in ((one, other), (other, one)):
         these = these[(these > reach) & (these < num_samples - reach)]
         counted += len(these)
         if len(those):
-            right = np.searchsorted(those, these).clip(1, len(those) - 1) if len(those) > 1 else np.zeros_like(these)
-            gap = np.minimum(np.abs(those[right] - these), np.abs(those[np.maximum(right - 1, 0)] - these))
+            right = (
+                np.searchsorted(those, these).clip(1, len(those) - 1)
+                if len(those) > 1
+                else np.zeros_like(these)
+            )
+            gap = np.minimum(
+                np.abs(those[right] - these), np.abs(those[np.maximum(right - 1, 0)] - these)
+            )
             lonely += int((gap > reach).sum())
         else:
             lonely += len(these)
@@ -133,8 +156,11 @@ def window_peaks(window: Window) -> np.ndarray:
     return window.start if window.complete[0] else window.start[1:]
 
 
-def window_defects(window: Window, mv: np.ndarray, preprocess: Preprocess, detectors: bool = True) -> list[str]:
-    """Defects of one prepared window with its filtered signal mv [12,T], beyond those that Preprocess names itself."""
+def window_defects(
+    window: Window, mv: np.ndarray, preprocess: Preprocess, detectors: bool = True
+) -> list[str]:
+    """Defects of one prepared window with its filtered signal mv [12,T], beyond those that
+    Preprocess names itself."""
     present, two = mask_leads(window.lead_mask), LEADS.index("II")
     num_samples, rate = mv.shape[1], window.rate
     defects = []
@@ -152,8 +178,11 @@ def window_defects(window: Window, mv: np.ndarray, preprocess: Preprocess, detec
     return defects
 
 
-def _disagreeing(window: Window, mv: np.ndarray, present: np.ndarray, preprocess: Preprocess) -> tuple | None:
-    """Numbers of beats of the window's detector and of the other one, if they do not mean the same beats.
+def _disagreeing(
+    window: Window, mv: np.ndarray, present: np.ndarray, preprocess: Preprocess
+) -> tuple | None:
+    """Numbers of beats of the window's detector and of the other one, if they do not mean the same
+    beats.
 
     The quick detector clears most records; only where it objects, the thorough one decides.
     """
@@ -163,9 +192,16 @@ def _disagreeing(window: Window, mv: np.ndarray, present: np.ndarray, preprocess
     vcg = (present, rate, preprocess.peak_distance, preprocess.geometry)
     if preprocess.peaks == "vcg":
         heights = (preprocess.peak_height, preprocess.peak_retry_height)
-        detectors = [lambda: segment.r_peaks_lead_ii(mv[LEADS.index("II")], rate, *heights, preprocess.peak_distance)]
+        detectors = [
+            lambda: segment.r_peaks_lead_ii(
+                mv[LEADS.index("II")], rate, *heights, preprocess.peak_distance
+            )
+        ]
     else:
-        detectors = [lambda: segment.r_peaks_quick(mv, *vcg), lambda: segment.r_peaks_vcg(mv, *vcg, refine=False)]
+        detectors = [
+            lambda: segment.r_peaks_quick(mv, *vcg),
+            lambda: segment.r_peaks_vcg(mv, *vcg, refine=False),
+        ]
     for detect in detectors:
         theirs = detect()
         theirs = theirs[theirs <= end]
@@ -176,14 +212,16 @@ def _disagreeing(window: Window, mv: np.ndarray, present: np.ndarray, preprocess
 
 def record_defects(signal: np.ndarray, leads: Sequence[str]) -> list[str]:
     """Defects of a whole record [T,c] in mV."""
-    if _limb_residuals(signal, leads).max(initial=0.0) <= LIMB_MV:  # most records, without a percentile
+    # most records, without a percentile
+    if _limb_residuals(signal, leads).max(initial=0.0) <= LIMB_MV:
         return []
     residual = einthoven_residual(signal, leads)
     return [f"limb_inconsistent:{residual:.2f}mV"] if residual > LIMB_MV else []
 
 
 def dropped_defects(signal: np.ndarray, leads: Sequence[str]) -> list[str]:
-    """What can be said of a record [T,c] that could not be prepared: leads that are absent, without values or flat."""
+    """What can be said of a record [T,c] that could not be prepared: leads that are absent, without
+    values or flat."""
     x, _ = order_leads(signal, leads)
     names = {canonical(name) for name in leads}
     defects = []

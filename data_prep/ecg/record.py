@@ -12,7 +12,8 @@ class RecordRef:
     record_id: str
     patient_id: str
     split: str | None
-    labels: dict[str, list[str]]  # task -> class names; a task is absent when the record is not labelled for it
+    # task -> class names; a task is absent when the record is not labelled for it
+    labels: dict[str, list[str]]
     path: str  # without extension, or a whole file name where the corpus says so
 
 
@@ -29,9 +30,11 @@ class Record:
     split: str | None
     source: str  # name of the corpus
     path: str = ""  # where it was read
-    defects: list[str] = field(default_factory=list)  # of the files: 'checksum:V1', 'header_repaired', ...
+    # of the files: 'checksum:V1', 'header_repaired', ...
+    defects: list[str] = field(default_factory=list)
     info: dict[str, str] = field(default_factory=dict)  # what else the files say: age, sex, codes
-    annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # lead -> wave -> int [k,3], see ludb
+    # lead -> wave -> int [k,3], see ludb
+    annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass

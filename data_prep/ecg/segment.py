@@ -1,4 +1,5 @@
-"""R peaks, the intervals between them, and beats of one common length cut from those intervals and put back."""
+"""R peaks, the intervals between them, and beats of one common length cut from those intervals and
+put back."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,11 +14,14 @@ from data_prep.ecg.signal import bandpass
 
 QRS_BAND = (5.0, 25.0)  # Hz, where a QRS has its energy and P, T and wander have little
 SMOOTH_SECONDS = 0.1  # about one QRS
-DETECTOR_EPS = 0.1  # a firm lift: leads that hardly differ (I, V1, V2) must not amplify their noise into beats
-LEVEL, FLOOR = 0.35, 3.0  # a beat is above 0.35 of the 98th percentile and 3 times the quiet quarter of the record
+# a firm lift: leads that hardly differ (I, V1, V2) must not amplify their noise into beats
+DETECTOR_EPS = 0.1
+# a beat is above 0.35 of the 98th percentile and 3 times the quiet quarter of the record
+LEVEL, FLOOR = 0.35, 3.0
 QUICK_SECONDS = 0.04  # a difference over this time passes most at 12.5 Hz
 REFINE_SECONDS = 0.06  # how far the R maximum may be from the middle of the QRS
-SHADOW_SECONDS, SHADOW_SHARE = 0.4, 0.25  # a peak this near to one four times as high is its P or T wave
+# a peak this near to one four times as high is its P or T wave
+SHADOW_SECONDS, SHADOW_SHARE = 0.4, 0.25
 
 
 class Intervals(NamedTuple):
@@ -31,9 +35,14 @@ class Intervals(NamedTuple):
 
 
 def r_peaks_lead_ii(
-    x: np.ndarray, rate: float, height: float = 2.0, retry_height: float = 1.0, min_distance: float = 0.3
+    x: np.ndarray,
+    rate: float,
+    height: float = 2.0,
+    retry_height: float = 1.0,
+    min_distance: float = 0.3,
 ) -> np.ndarray:
-    """The paper's detector on lead II [T]: maxima above `height` sigma, tried again lower if fewer than three."""
+    """The paper's detector on lead II [T]: maxima above `height` sigma, tried again lower if fewer
+    than three."""
     z = x - x.mean()
     spread = z.std()
     if spread > 1e-6:
@@ -58,10 +67,11 @@ def r_peaks_vcg(
     geometry: str = "paper",
     refine: bool = True,
 ) -> np.ndarray:
-    """Peaks of the speed of the heart vector lifted from whatever leads are present [12,T], however few.
+    """Peaks of the speed of the heart vector lifted from whatever leads are present [12,T], however
+    few.
 
-    Speed has no sign and no axis, so a small or inverted lead II does not matter. Without `refine` the peaks are those
-    of the speed, up to 60 ms from the R maximum.
+    Speed has no sign and no axis, so a small or inverted lead II does not matter. Without `refine`
+    the peaks are those of the speed, up to 60 ms from the R maximum.
     """
     mask = lead_mask(present)
     if not mask or x.shape[1] < 3:
@@ -69,15 +79,23 @@ def r_peaks_vcg(
     vcg = _detector_lift(geometry, mask) @ x  # [3,T]
     steep = np.gradient(bandpass(vcg, rate, *QRS_BAND, order=2), axis=1) * rate  # mV/s
     peaks = _speed_peaks(np.sqrt((steep**2).sum(axis=0)), rate, min_distance)
-    return _to_main_axis(peaks, vcg, round(REFINE_SECONDS * rate)) if refine and len(peaks) else peaks
+    return (
+        _to_main_axis(peaks, vcg, round(REFINE_SECONDS * rate)) if refine and len(peaks) else peaks
+    )
 
 
 def r_peaks_quick(
-    x: np.ndarray, present: np.ndarray, rate: float, min_distance: float = 0.3, geometry: str = "paper"
+    x: np.ndarray,
+    present: np.ndarray,
+    rate: float,
+    min_distance: float = 0.3,
+    geometry: str = "paper",
 ) -> np.ndarray:
-    """r_peaks_vcg at a third of its cost: the vector's change over 40 ms instead of the speed of a filtered vector.
+    """r_peaks_vcg at a third of its cost: the vector's change over 40 ms instead of the speed of a
+    filtered vector.
 
-    Right in 98% of beats where the other is right in all (LUDB): good enough to see that nothing is wrong.
+    Right in 98% of beats where the other is right in all (LUDB): good enough to see that nothing is
+    wrong.
     """
     lag = max(1, round(QUICK_SECONDS * rate))
     if not np.any(present) or x.shape[1] <= lag:
@@ -115,11 +133,13 @@ def _in_shadow(peaks: np.ndarray, height: np.ndarray, reach: float) -> np.ndarra
 
 
 def _to_main_axis(peaks: np.ndarray, vcg: np.ndarray, reach: int) -> np.ndarray:
-    """Moves peaks [n] to the nearby maximum along the direction that the QRS of this record mostly points to.
+    """Moves peaks [n] to the nearby maximum along the direction that the QRS of this record mostly
+    points to.
 
     One axis for all beats: the largest vector alone would jump between R and S from beat to beat.
     """
-    around = np.clip(peaks[:, None] + np.arange(-reach, reach + 1), 0, vcg.shape[1] - 1)  # [n,2*reach+1]
+    # [n,2*reach+1]
+    around = np.clip(peaks[:, None] + np.arange(-reach, reach + 1), 0, vcg.shape[1] - 1)
     beat = np.arange(len(peaks))
     largest = vcg[:, around[beat, (vcg**2).sum(axis=0)[around].argmax(axis=1)]]  # [3,n]
     axis = np.linalg.svd(largest, full_matrices=False)[0][:, 0]
@@ -140,8 +160,9 @@ def intervals(
 ) -> Intervals:
     """Peak to peak, with the two partial stretches before the first and after the last peak.
 
-    Of two peaks closer than `rr_min` the stronger stays (the first, when `strength` [n] is not given). An interval
-    longer than `rr_max` stays and is flagged. Beyond `max_beats` intervals the rest is merged into the last one.
+    Of two peaks closer than `rr_min` the stronger stays (the first, when `strength` [n] is not
+    given). An interval longer than `rr_max` stays and is flagged. Beyond `max_beats` intervals the
+    rest is merged into the last one.
     """
     order = np.argsort(peaks, kind="stable")
     strength = np.zeros(len(order)) if strength is None else np.asarray(strength)
@@ -155,7 +176,9 @@ def intervals(
             continue
         kept.append(i)
     bounds = np.asarray(peaks)[kept].astype(np.int64)
-    starts = bounds if len(bounds) and bounds[0] == 0 else np.concatenate([[0], bounds]).astype(np.int64)
+    starts = (
+        bounds if len(bounds) and bounds[0] == 0 else np.concatenate([[0], bounds]).astype(np.int64)
+    )
     complete = np.isin(starts, bounds)
     complete[-1] = False
     merged = len(starts) > max_beats
@@ -163,17 +186,29 @@ def intervals(
         starts, complete = starts[:max_beats], complete[:max_beats]
         complete[-1] = False
     length = np.diff(starts, append=num_samples)
-    return Intervals(starts.astype(np.int32), length.astype(np.int32), complete, length > rr_max * rate, merged)
+    return Intervals(
+        starts.astype(np.int32), length.astype(np.int32), complete, length > rr_max * rate, merged
+    )
 
 
-def cut_beats(x: np.ndarray, start: np.ndarray, length: np.ndarray, beat_samples: int) -> np.ndarray:
-    """Cuts intervals out of [l,T] and resamples each linearly to P samples, both end samples kept: [n,l,P]."""
+def cut_beats(
+    x: np.ndarray, start: np.ndarray, length: np.ndarray, beat_samples: int
+) -> np.ndarray:
+    """Cuts intervals out of [l,T] and resamples each linearly to P samples, both end samples kept:
+    [n,l,P]."""
     last = np.maximum(length[:, None].astype(np.float64) - 1, 0)
-    return _interpolate(x, start[:, None], last, np.linspace(0.0, 1.0, beat_samples) * last).swapaxes(0, 1).copy()
+    return (
+        _interpolate(x, start[:, None], last, np.linspace(0.0, 1.0, beat_samples) * last)
+        .swapaxes(0, 1)
+        .copy()
+    )
 
 
-def _interpolate(x: np.ndarray, start: np.ndarray, last: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Values of [l,T] between samples, at start + position with 0 <= position <= last: [l,*position.shape]."""
+def _interpolate(
+    x: np.ndarray, start: np.ndarray, last: np.ndarray, position: np.ndarray
+) -> np.ndarray:
+    """Values of [l,T] between samples, at start + position with 0 <= position <= last:
+    [l,*position.shape]."""
     left = np.floor(position)
     weight = (position - left).astype(x.dtype)
     right = np.minimum(left + 1, last)
@@ -182,8 +217,11 @@ def _interpolate(x: np.ndarray, start: np.ndarray, last: np.ndarray, position: n
     return a + weight * (b - a)
 
 
-def stitch_beats(beats: np.ndarray, start: np.ndarray, length: np.ndarray, num_samples: int) -> np.ndarray:
-    """The inverse of cut_beats up to interpolation: [n,l,P] -> [l,T], each interval back at its place and length."""
+def stitch_beats(
+    beats: np.ndarray, start: np.ndarray, length: np.ndarray, num_samples: int
+) -> np.ndarray:
+    """The inverse of cut_beats up to interpolation: [n,l,P] -> [l,T], each interval back at its
+    place and length."""
     n, leads, p = beats.shape
     beat = np.repeat(np.arange(n), length)  # [T]
     inside = np.arange(num_samples) - np.repeat(start, length)

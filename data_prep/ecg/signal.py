@@ -1,4 +1,5 @@
-"""The signal chain on [12,T] arrays in mV, one row per lead of LEADS: gaps, flat and railed leads, filters, scaling.
+"""The signal chain on [12,T] arrays in mV, one row per lead of LEADS: gaps, flat and railed leads,
+filters, scaling.
 
 A missing lead is never filled with invented signal: it is marked, and stays out of the lead mask.
 """
@@ -13,9 +14,12 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
 
 BLOCK_SECONDS = (
-    0.5  # a sensor that gives one single value for this long is taken as off; such runs are rare in live leads
+    # a sensor that gives one single value for this long is taken as off; such runs are rare in live
+    # leads
+    0.5
 )
-RAIL_FROM_MEDIAN_MV = 1.0  # an extreme nearer than this to the median is a plateau of a low-voltage lead, not a rail
+# an extreme nearer than this to the median is a plateau of a low-voltage lead, not a rail
+RAIL_FROM_MEDIAN_MV = 1.0
 PAD_SECONDS = 1.5  # reflected signal on both sides of the band-pass: one period of its lower edge
 # The six limb leads in terms of (I, II), in the order of LEADS; any two rows are independent.
 _LIMB = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]])
@@ -24,8 +28,9 @@ _LIMB = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]])
 def drop_impossible(x: np.ndarray, max_mv: float) -> np.ndarray:
     """Turns infinities, and samples more than `max_mv` away from their lead's median, into NaN.
 
-    Full-scale converter values (32.767 mV in some files) come as single samples or long stretches; after this both are
-    gaps, and a short one is repaired where a filter would smear it over a second.
+    Full-scale converter values (32.767 mV in some files) come as single samples or long stretches;
+    after this both are gaps, and a short one is repaired where a filter would smear it over a
+    second.
     """
     finite = np.isfinite(x)
     if not finite.all():
@@ -40,9 +45,11 @@ def drop_impossible(x: np.ndarray, max_mv: float) -> np.ndarray:
 
 
 def fill_gaps(x: np.ndarray, rate: float, max_gap_seconds: float) -> tuple[np.ndarray, np.ndarray]:
-    """Bridges every NaN gap by a straight line: x without NaN, and `lost` [12,T], True in gaps longer than the limit.
+    """Bridges every NaN gap by a straight line: x without NaN, and `lost` [12,T], True in gaps
+    longer than the limit.
 
-    A lead with lost samples is missing wherever those fall; the bridge only keeps the filter finite there.
+    A lead with lost samples is missing wherever those fall; the bridge only keeps the filter finite
+    there.
     """
     nan = np.isnan(x)
     lost = np.zeros(x.shape, bool)
@@ -63,14 +70,16 @@ def fill_gaps(x: np.ndarray, rate: float, max_gap_seconds: float) -> tuple[np.nd
 
 
 def find_flat(x: np.ndarray, rate: float, flat_share: float) -> np.ndarray:
-    """Leads [12] of the unfiltered signal that hold one single value in at least `flat_share` of half-second blocks."""
+    """Leads [12] of the unfiltered signal that hold one single value in at least `flat_share` of
+    half-second blocks."""
     size = max(2, min(round(BLOCK_SECONDS * rate), x.shape[1]))
     blocks = x[:, : x.shape[1] // size * size].reshape(len(x), -1, size)
     return (blocks.max(axis=2) == blocks.min(axis=2)).mean(axis=1) >= flat_share
 
 
 def find_quiet(x: np.ndarray, flat_mv: float) -> np.ndarray:
-    """Leads [12] of the filtered signal whose 1st to 99th percentile spans less than `flat_mv`: a loose electrode.
+    """Leads [12] of the filtered signal whose 1st to 99th percentile spans less than `flat_mv`: a
+    loose electrode.
 
     Percentiles, because one jump in ten seconds of nothing is still nothing.
     """
@@ -80,7 +89,8 @@ def find_quiet(x: np.ndarray, flat_mv: float) -> np.ndarray:
 
 
 def find_railed(x: np.ndarray, rail_share: float) -> np.ndarray:
-    """Leads [12] of the unfiltered signal with at least `rail_share` of the samples exactly at a far extreme value."""
+    """Leads [12] of the unfiltered signal with at least `rail_share` of the samples exactly at a
+    far extreme value."""
     top, bottom = x.max(axis=1, keepdims=True), x.min(axis=1, keepdims=True)
     railed = np.zeros(len(x), bool)
     for extreme in (top, bottom):
@@ -91,9 +101,11 @@ def find_railed(x: np.ndarray, rail_share: float) -> np.ndarray:
 
 
 def recover_limb_leads(x: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Derives the missing ones of the six limb leads when at least two exist: x, present with the derived ones added.
+    """Derives the missing ones of the six limb leads when at least two exist: x, present with the
+    derived ones added.
 
-    The first two existing ones of I, II, III, aVR, aVL, aVF fix the frontal plane; existing leads stay as they are.
+    The first two existing ones of I, II, III, aVR, aVL, aVF fix the frontal plane; existing leads
+    stay as they are.
     """
     have = np.flatnonzero(present[:6])
     if not 2 <= len(have) < 6:
@@ -118,27 +130,35 @@ def _ratio(rate: float, new_rate: float) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _resampling_filter(up: int, down: int) -> np.ndarray:
-    # Twenty zero crossings with a Kaiser window; the corner is a little under the new Nyquist rate, so less folds back.
+    # Twenty zero crossings with a Kaiser window; the corner is a little under the new Nyquist rate,
+    # so less folds back.
     span = max(up, down)
     return sps.firwin(20 * span + 1, 0.96 / span, window=("kaiser", 5.0))
 
 
 def resample(x: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
-    """Anti-aliased resampling [l,T] -> [l,round(T*new_rate/rate)] in float64; equal rates change nothing.
+    """Anti-aliased resampling [l,T] -> [l,round(T*new_rate/rate)] in float64; equal rates change
+    nothing.
 
-    The rates' ratio is exact for usual rates and within 1e-4 (1 ms in 10 s) for odd ones. The signal is continued by
-    point reflection at both ends, so that no step to zero rings there.
+    The rates' ratio is exact for usual rates and within 1e-4 (1 ms in 10 s) for odd ones. The
+    signal is continued by point reflection at both ends, so that no step to zero rings there.
     """
     if rate == new_rate:
         return x
     up, down = _ratio(float(rate), float(new_rate))
-    pad = -(-10 * max(up, down) // (up * down)) * down  # in input samples, an integer number of output samples
+    # in input samples, an integer number of output samples
+    pad = -(-10 * max(up, down) // (up * down)) * down
     if pad < x.shape[1]:
         x64 = np.asarray(x, np.float64)
-        before, after = 2 * x64[:, :1] - x64[:, pad:0:-1], 2 * x64[:, -1:] - x64[:, -2 : -2 - pad : -1]
+        before, after = (
+            2 * x64[:, :1] - x64[:, pad:0:-1],
+            2 * x64[:, -1:] - x64[:, -2 : -2 - pad : -1],
+        )
         padded = np.concatenate([before, x64, after], axis=1)
     else:  # shorter than its padding, which is then reflected more than once
-        padded = np.pad(np.asarray(x, np.float64), ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd")
+        padded = np.pad(
+            np.asarray(x, np.float64), ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd"
+        )
     y = sps.resample_poly(padded, up, down, axis=1, window=_resampling_filter(up, down))
     first = pad // down * up
     return y[:, first : first + max(1, round(x.shape[1] * up / down))]
@@ -151,9 +171,11 @@ def _butterworth(order: int, low: float, high: float, rate: float) -> tuple[np.n
 
 
 def bandpass(x: np.ndarray, rate: float, low: float, high: float, order: int) -> np.ndarray:
-    """Zero-phase Butterworth band-pass of every row [l,T]; short records get as much reflected padding as they allow.
+    """Zero-phase Butterworth band-pass of every row [l,T]; short records get as much reflected
+    padding as they allow.
 
-    What scipy's sosfiltfilt does, with the start state computed once a filter and not once a call: a third less time.
+    What scipy's sosfiltfilt does, with the start state computed once a filter and not once a call:
+    a third less time.
     """
     sos, state = _butterworth(order, float(low), float(high), float(rate))
     length = x.shape[1]
@@ -167,10 +189,14 @@ def bandpass(x: np.ndarray, rate: float, low: float, high: float, order: int) ->
     return y[:, pad : pad + length]
 
 
-def normalise(x: np.ndarray, present: np.ndarray, how: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """z-score: z [12,T], offset [12], scale [12] with mV = z * scale + offset; missing leads are 0, 0 and 1.
+def normalise(
+    x: np.ndarray, present: np.ndarray, how: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """z-score: z [12,T], offset [12], scale [12] with mV = z * scale + offset; missing leads are 0,
+    0 and 1.
 
-    'lead' gives each lead its own scale; 'record' one for all, so that III = II - I still holds in z.
+    'lead' gives each lead its own scale; 'record' one for all, so that III = II - I still holds in
+    z.
     """
     offset = np.where(present, x.mean(axis=1), 0.0)
     variance = x.var(axis=1)

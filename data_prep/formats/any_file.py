@@ -13,7 +13,13 @@ from data_prep.ecg.leads import canonical
 from data_prep.ecg.record import Record, RecordRef, Waveform
 from data_prep.formats.edf import read_edf
 from data_prep.formats.mat_files import read_struct
-from data_prep.formats.wfdb_files import LARGEST_VALUES, MILLIVOLTS, decode, read_wfdb_record, to_millivolts
+from data_prep.formats.wfdb_files import (
+    LARGEST_VALUES,
+    MILLIVOLTS,
+    decode,
+    read_wfdb_record,
+    to_millivolts,
+)
 
 MANIFEST = "records.csv"  # lists the files of a folder, see corpora/arrays.py
 LARGEST_FILE = 2**31
@@ -26,19 +32,25 @@ def read_any(
     leads: list[str] | str | None = None,
     record_id: str | None = None,
 ) -> Record:
-    """One record from any file that this project reads: .npy, .npz, .csv, .edf, WFDB (.hea, .dat, .mat or no suffix),
-    or the .mat struct of the original CPSC 2018. Leads that are given choose among those that the file names."""
+    """One record from any file that this project reads: .npy, .npz, .csv, .edf, WFDB (.hea, .dat,
+    .mat or no suffix), or the .mat struct of the original CPSC 2018. Leads that are given choose
+    among those that the file names."""
     record_id = record_id or Path(path).stem
     names = split_leads(leads) if isinstance(leads, str) else list(leads or [])
     wave = read_file(
-        str(path), record_id, read_rate(rate, record_id) if rate is not None else None, unit, names or None
+        str(path),
+        record_id,
+        read_rate(rate, record_id) if rate is not None else None,
+        unit,
+        names or None,
     )
     more = (str(path), wave.defects, wave.info, wave.annotations)
     return Record(record_id, record_id, wave.signal, wave.rate, wave.leads, {}, None, "file", *more)
 
 
 def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Waveform:
-    """One file by its suffix. What the caller says of rate, unit and leads must agree with what the file says."""
+    """One file by its suffix. What the caller says of rate, unit and leads must agree with what the
+    file says."""
     suffix = Path(path).suffix.lower()
     leads = list(leads) if leads else None
     if suffix in (".npy", ".npz"):
@@ -49,11 +61,14 @@ def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Wa
         edf = read_edf(path, record_id)
         signal, said = edf.signal, {"rate": edf.rate, "leads": edf.names, "units": edf.units}
     elif suffix in (".bdf", ".xml", ".dcm", ".scp", ".pdf", ".h5", ".hdf5", ".parquet"):
-        raise InputError(f"record {record_id}: {suffix} files are not read: convert to .npy, .csv, .edf or WFDB")
+        raise InputError(
+            f"record {record_id}: {suffix} files are not read: convert to .npy, .csv, .edf or WFDB"
+        )
     else:
         return _read_wfdb(path, record_id, rate, leads)
     rate = _agree(rate, said.get("rate"), "rate", record_id)
-    if said.get("leads") and leads and suffix not in (".npz",):  # names of columns: the caller's choose among them
+    # names of columns: the caller's choose among them
+    if said.get("leads") and leads and suffix not in (".npz",):
         signal, names, units = _choose(signal, said["leads"], said.get("units"), leads, record_id)
     else:
         names = _agree(leads, said.get("leads"), "leads", record_id)
@@ -70,9 +85,13 @@ def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Wa
 
 def _agree(given, said, what: str, record_id: str):
     if given is None and said is None:
-        raise InputError(f"record {record_id}: its {what} is not known: give it in the column {what} of {MANIFEST}")
+        raise InputError(
+            f"record {record_id}: its {what} is not known: give it in the column {what} of {MANIFEST}"
+        )
     if given is not None and said is not None and given != said:
-        raise InputError(f"record {record_id}: its {what} is {said!r} in the file, but {given!r} was given"[:200])
+        raise InputError(
+            f"record {record_id}: its {what} is {said!r} in the file, but {given!r} was given"[:200]
+        )
     return said if given is None else given
 
 
@@ -84,7 +103,9 @@ def read_rate(value: object, record_id: str) -> float:
         return rate
     except (TypeError, ValueError):
         text = str(value)[:20]
-        raise InputError(f"record {record_id}: sampling rate {text!r} is no number from 1 to 100000 Hz") from None
+        raise InputError(
+            f"record {record_id}: sampling rate {text!r} is no number from 1 to 100000 Hz"
+        ) from None
 
 
 def split_leads(text: str) -> list[str]:
@@ -96,9 +117,13 @@ def _orient(signal: np.ndarray, names: list[str], record_id: str) -> np.ndarray:
     if signal.ndim == 1:
         signal = signal[:, None]
     if signal.ndim != 2 or len(names) not in signal.shape:
-        raise InputError(f"record {record_id}: its array has shape {signal.shape}, but {len(names)} leads are named")
+        raise InputError(
+            f"record {record_id}: its array has shape {signal.shape}, but {len(names)} leads are named"
+        )
     if signal.shape[0] == len(names) and signal.shape[1] == len(names):
-        raise InputError(f"record {record_id}: its array is square, {signal.shape}: which axis is time cannot be told")
+        raise InputError(
+            f"record {record_id}: its array is square, {signal.shape}: which axis is time cannot be told"
+        )
     signal = signal if signal.shape[1] == len(names) else signal.T
     with np.errstate(all="ignore"):
         return np.ascontiguousarray(signal, np.float32)
@@ -109,7 +134,9 @@ def _choose(signal, there: list[str], units, leads: list[str], record_id: str):
     places = {canonical(name) or name: i for i, name in enumerate(there)}
     absent = [name for name in leads if (canonical(name) or name) not in places]
     if absent:
-        raise InputError(f"record {record_id}: it has no lead {absent[0][:20]!r} (found: {', '.join(there)[:80]})")
+        raise InputError(
+            f"record {record_id}: it has no lead {absent[0][:20]!r} (found: {', '.join(there)[:80]})"
+        )
     chosen = [places[canonical(name) or name] for name in leads]
     return signal[:, chosen], [there[i] for i in chosen], units and [units[i] for i in chosen]
 
@@ -131,32 +158,50 @@ def _read_numpy(path: str, suffix: str, record_id: str) -> tuple[np.ndarray, dic
     said: dict = {}
     try:
         if suffix == ".npy":
-            signal = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory for a claimed size
+            # takes no memory for a claimed size
+            signal = np.load(path, mmap_mode="r", allow_pickle=False)
             if signal.offset + signal.nbytes != Path(path).stat().st_size:
                 raise ValueError("its length is not that of its array")
         else:
             with zipfile.ZipFile(path) as archive:
                 size = sum(entry.file_size for entry in archive.infolist())
                 if size > LARGEST_FILE:
-                    raise InputError(f"record {record_id}: {Path(path).name} unpacks to {size / 2**30:.0f} GiB")
-                held = {entry.removesuffix(".npy"): archive.read(entry) for entry in archive.namelist()}
+                    raise InputError(
+                        f"record {record_id}: {Path(path).name} unpacks to {size / 2**30:.0f} GiB"
+                    )
+                held = {
+                    entry.removesuffix(".npy"): archive.read(entry) for entry in archive.namelist()
+                }
             held = {key: _load_array(data) for key, data in held.items()}
             key = "signal" if "signal" in held else next(iter(held)) if len(held) == 1 else None
             if key is None:
                 raise InputError(f"record {record_id}: {Path(path).name} has no array named signal")
             signal = held[key]
-            said = {name: np.ravel(held[name]).tolist() for name in ("rate", "unit", "leads") if name in held}
+            said = {
+                name: np.ravel(held[name]).tolist()
+                for name in ("rate", "unit", "leads")
+                if name in held
+            }
             said = {name: values if name == "leads" else values[0] for name, values in said.items()}
             if "rate" in said:
                 said["rate"] = read_rate(said["rate"], record_id)
-            said = {n: [str(x) for x in v] if n == "leads" else str(v) if n == "unit" else v for n, v in said.items()}
+            said = {
+                n: [str(x) for x in v] if n == "leads" else str(v) if n == "unit" else v
+                for n, v in said.items()
+            }
     except InputError:
         raise
     except Exception as error:  # a broken file can make numpy and zipfile raise anything
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:80] or type(error).__name__
+        reason = (
+            getattr(error, "strerror", None)
+            or " ".join(str(error).split())[:80]
+            or type(error).__name__
+        )
         raise InputError(f"record {record_id}: cannot read {path} ({reason})") from None
     if signal.dtype.kind not in "fiu" or not 0 < signal.size <= LARGEST_VALUES:
-        raise InputError(f"record {record_id}: {Path(path).name} holds {signal.dtype} {signal.shape}, no ECG")
+        raise InputError(
+            f"record {record_id}: {Path(path).name} holds {signal.dtype} {signal.shape}, no ECG"
+        )
     return signal, said
 
 
@@ -164,7 +209,11 @@ def _load_array(data: bytes) -> np.ndarray:
     """One .npy in memory, whose header must not claim more than there is."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     shape, _, dtype = header(file)
     if math.prod(shape) * dtype.itemsize > len(data):
         raise ValueError(f"its header claims {shape}")
@@ -172,7 +221,8 @@ def _load_array(data: bytes) -> np.ndarray:
 
 
 def _read_text(path: str, record_id: str) -> tuple[np.ndarray, dict]:
-    """A table of numbers, columns by comma, semicolon or tab, with or without a row of names; empty cells are gaps."""
+    """A table of numbers, columns by comma, semicolon or tab, with or without a row of names; empty
+    cells are gaps."""
     try:
         if Path(path).stat().st_size > LARGEST_FILE:
             raise InputError(f"record {record_id}: {path} is too large for text: use .npy")
@@ -195,13 +245,18 @@ def _read_text(path: str, record_id: str) -> tuple[np.ndarray, dict]:
                 raise ValueError
             rows.append([float(cell) if cell.strip() else math.nan for cell in cells])
         except ValueError:
-            raise InputError(f"record {record_id}: {path} line {number} is no row of {len(first)} numbers") from None
+            raise InputError(
+                f"record {record_id}: {path} line {number} is no row of {len(first)} numbers"
+            ) from None
     signal = np.array(rows, np.float64).reshape(-1, len(first))
     if names is None:
         return signal, {}
-    keep = [i for i, name in enumerate(names) if canonical(name)]  # time, sample numbers and the like are left out
+    # time, sample numbers and the like are left out
+    keep = [i for i, name in enumerate(names) if canonical(name)]
     if not keep:
-        raise InputError(f"record {record_id}: none of its columns is a standard lead: {', '.join(names)[:80]}")
+        raise InputError(
+            f"record {record_id}: none of its columns is a standard lead: {', '.join(names)[:80]}"
+        )
     return signal[:, keep], {"leads": [names[i] for i in keep]}
 
 

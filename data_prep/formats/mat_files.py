@@ -1,4 +1,5 @@
-"""MATLAB files: the 16-bit matrices of the Challenge sets, and the structs of the original CPSC 2018."""
+"""MATLAB files: the 16-bit matrices of the Challenge sets, and the structs of the original CPSC
+2018."""
 
 import os
 import warnings
@@ -22,21 +23,30 @@ def read_mat4(path: str, record_id: str) -> np.ndarray:
             size = os.fstat(file.fileno()).st_size
             head = np.frombuffer(file.read(20), "<i4")
             if len(head) < 5 or head[0] != MAT4_INT16 or not 0 < head[4] <= 64 or head[3] != 0:
-                raise InputError(f"record {record_id}: {Path(path).name} is no MATLAB 4 file of 16-bit integers")
+                raise InputError(
+                    f"record {record_id}: {Path(path).name} is no MATLAB 4 file of 16-bit integers"
+                )
             rows, count, start = int(head[1]), int(head[2]), 20 + int(head[4])
             if rows < 1 or count < 1 or rows * count > LARGEST_VALUES:
-                raise InputError(f"record {record_id}: {Path(path).name} claims a matrix of {rows} x {count}")
+                raise InputError(
+                    f"record {record_id}: {Path(path).name} claims a matrix of {rows} x {count}"
+                )
             if size < start + 2 * rows * count:
                 held = max(0, size - start) // (2 * rows)
-                raise InputError(f"record {record_id}: {Path(path).name} is truncated: {held} of {count} samples")
+                raise InputError(
+                    f"record {record_id}: {Path(path).name} is truncated: {held} of {count} samples"
+                )
             file.seek(start)
             return np.frombuffer(file.read(2 * rows * count), "<i2").reshape(count, rows).T
     except OSError as error:
-        raise InputError(f"record {record_id}: cannot read its signal file {path} ({error.strerror})") from None
+        raise InputError(
+            f"record {record_id}: cannot read its signal file {path} ({error.strerror})"
+        ) from None
 
 
 def read_struct(ref: RecordRef) -> Waveform:
-    """A MATLAB 5 file with struct ECG: sex, age and data [12,T] in mV, in the standard order of leads."""
+    """A MATLAB 5 file with struct ECG: sex, age and data [12,T] in mV, in the standard order of
+    leads."""
     import scipy.io
 
     path, record_id = f"{ref.path}.mat", ref.record_id
@@ -45,15 +55,25 @@ def read_struct(ref: RecordRef) -> Waveform:
             warnings.simplefilter("ignore")
             ecg = scipy.io.loadmat(path, variable_names=["ECG"])["ECG"][0, 0]
         data, names = np.asarray(ecg["data"]), ecg.dtype.names
-        info = {key: str(np.ravel(ecg[key])[0]) for key in ("sex", "age") if key in names and np.size(ecg[key])}
+        info = {
+            key: str(np.ravel(ecg[key])[0])
+            for key in ("sex", "age")
+            if key in names and np.size(ecg[key])
+        }
     except OSError as error:
         reason = error.strerror or "damaged"
-        raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
+        raise InputError(
+            f"record {record_id}: cannot read its signal file {path} ({reason})"
+        ) from None
     except Exception as error:  # a broken file can make scipy raise anything
         reason = " ".join(str(error).split())[:80] or type(error).__name__
-        raise InputError(f"record {record_id}: {Path(path).name} has no readable struct ECG.data ({reason})") from None
+        raise InputError(
+            f"record {record_id}: {Path(path).name} has no readable struct ECG.data ({reason})"
+        ) from None
     if data.ndim != 2 or data.shape[0] != len(LEADS) or not np.issubdtype(data.dtype, np.number):
-        raise InputError(f"record {record_id}: ECG.data is {data.dtype} {data.shape}; 12 leads x samples are needed")
+        raise InputError(
+            f"record {record_id}: ECG.data is {data.dtype} {data.shape}; 12 leads x samples are needed"
+        )
     if np.iscomplexobj(data) or data.size > LARGEST_VALUES:
         raise InputError(f"record {record_id}: ECG.data is {data.dtype} {data.shape}: no ECG")
     signal, leads = to_millivolts(_finite32(data.T), list(LEADS), ["mV"] * len(LEADS), record_id)

@@ -13,7 +13,8 @@ ID_COLUMNS = ("record_id", "patient_id", "split")
 
 
 def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict[str, str]]:
-    """Rows of a CSV as dictionaries by column name, one at a time; a missing file or column and a ragged row are told.
+    """Rows of a CSV as dictionaries by column name, one at a time; a missing file or column and a
+    ragged row are told.
 
     Empty rows are passed over.
     """
@@ -22,21 +23,31 @@ def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict[str, str
         with open(path, "rb") as file:
             start = file.read(2)
         if start in (b"\xff\xfe", b"\xfe\xff"):
-            yield from _rows(csv.reader(decode(path.read_bytes()).splitlines(keepends=True)), path, needed)
+            yield from _rows(
+                csv.reader(decode(path.read_bytes()).splitlines(keepends=True)), path, needed
+            )
             return
         with open(path, newline="", encoding="utf-8-sig") as file:
             yield from _rows(csv.reader(file), path, needed)
     except UnicodeDecodeError:
-        raise InputError(f"cannot read {path}: its text is not UTF-8; save it again as UTF-8") from None
+        raise InputError(
+            f"cannot read {path}: its text is not UTF-8; save it again as UTF-8"
+        ) from None
     except (OSError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
-def _rows(reader: Iterator[list[str]], path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def _rows(
+    reader: Iterator[list[str]], path: Path, needed: tuple[str, ...]
+) -> Iterator[dict[str, str]]:
     columns = [name.strip() for name in next(reader, [])]
     for name in needed:
         if name not in columns:
-            raise InputError(f"{path} has no column {name!r} (found: {', '.join(columns)[:120] or 'nothing'})")
+            raise InputError(
+                f"{path} has no column {name!r} (found: {', '.join(columns)[:120] or 'nothing'})"
+            )
     if len(set(columns)) != len(columns):
         raise InputError(f"{path} has a column name twice: {', '.join(columns)[:120]}")
     number = 1
@@ -49,7 +60,9 @@ def _rows(reader: Iterator[list[str]], path: Path, needed: tuple[str, ...]) -> I
         yield dict(zip(columns, map(str.strip, row), strict=True))
 
 
-def read_ids(row: dict[str, str], path: Path, number: int, seen: Iterable[str]) -> tuple[str, str, str | None]:
+def read_ids(
+    row: dict[str, str], path: Path, number: int, seen: Iterable[str]
+) -> tuple[str, str, str | None]:
     """record_id, patient_id and split of a row."""
     record_id, patient, split = row["record_id"], row["patient_id"], row.get("split") or None
     if not record_id or not patient:
@@ -57,7 +70,9 @@ def read_ids(row: dict[str, str], path: Path, number: int, seen: Iterable[str]) 
     if record_id in seen:
         raise InputError(f"{path} line {number}: record_id {record_id} was listed before")
     if split is not None and split not in SPLITS:
-        raise InputError(f"{path} line {number}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}")
+        raise InputError(
+            f"{path} line {number}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}"
+        )
     return record_id, patient, split
 
 
@@ -71,7 +86,8 @@ def read_labels(
 ) -> tuple[dict[str, tuple[str, str | None, dict[str, list[str]]]], dict[str, tuple[str, ...]]]:
     """labels.csv -> (record_id -> (patient_id, split, labels), task -> class names).
 
-    Columns by name: record_id, patient_id, optionally split; every other column is a task, its classes joined by ';'.
+    Columns by name: record_id, patient_id, optionally split; every other column is a task, its
+    classes joined by ';'.
     """
     rows, seen = {}, {}
     for number, row in enumerate(read_csv(path, ("record_id", "patient_id")), start=2):
@@ -90,4 +106,6 @@ def check_patients(refs: list[RecordRef], path: Path) -> None:
         other = first.setdefault(ref.patient_id, ref)
         if other.split != ref.split:
             splits = f"{other.split or 'no split'} and {ref.split or 'no split'}"
-            raise InputError(f"{path}: patient {ref.patient_id} is in {splits} ({other.record_id}, {ref.record_id})")
+            raise InputError(
+                f"{path}: patient {ref.patient_id} is in {splits} ({other.record_id}, {ref.record_id})"
+            )

@@ -1,8 +1,9 @@
 """Read one WFDB record: its header, and its signal in mV.
 
-Plain 16-bit files, which most corpora use, are read directly and fast; the wfdb package does the rest. A header that is
-broken or contradicts its signal file is an InputError of one line that names the record. The checksum that a header
-states for each channel is verified where files are read directly; a wrong one is a defect, 'checksum:LEAD'.
+Plain 16-bit files, which most corpora use, are read directly and fast; the wfdb package does the
+rest. A header that is broken or contradicts its signal file is an InputError of one line that names
+the record. The checksum that a header states for each channel is verified where files are read
+directly; a wrong one is a defect, 'checksum:LEAD'.
 """
 
 import os
@@ -61,8 +62,21 @@ class WfdbRecord:
 
 
 _FORMAT = re.compile(r"(\d{1,3})(?:x(\d{1,4}))?(?::(\d{1,9}))?(?:\+(\d{1,12}))?$", re.ASCII)
-_GAIN = re.compile(r"([-+]?[0-9.]+(?:[eE][-+]?\d{1,3})?)(?:\(([-+]?\d{1,10})\))?(?:/(\S+))?$", re.ASCII)
-_BYTES = {"8": 1, "80": 1, "16": 2, "61": 2, "160": 2, "212": 1.5, "310": 4 / 3, "311": 4 / 3, "24": 3, "32": 4}
+_GAIN = re.compile(
+    r"([-+]?[0-9.]+(?:[eE][-+]?\d{1,3})?)(?:\(([-+]?\d{1,10})\))?(?:/(\S+))?$", re.ASCII
+)
+_BYTES = {
+    "8": 1,
+    "80": 1,
+    "16": 2,
+    "61": 2,
+    "160": 2,
+    "212": 1.5,
+    "310": 4 / 3,
+    "311": 4 / 3,
+    "24": 3,
+    "32": 4,
+}
 
 
 def read_header(stem: str | Path, record_id: str | None = None) -> Header:
@@ -71,7 +85,9 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
     try:
         raw = Path(f"{stem}.hea").read_bytes()
     except OSError as error:
-        raise InputError(f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})") from None
+        raise InputError(
+            f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
+        ) from None
     text = decode(raw)
     lines = [line for line in map(str.strip, text.replace("\r", "\n").split("\n")) if line]
     comments = [line[1:].strip() for line in lines if line[0] == "#"]
@@ -82,15 +98,23 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
         count = _whole(first[1])
         samples = (_whole(first[3]) or None) if len(first) > 3 else None
     except (IndexError, ValueError):
-        raise InputError(f"record {record_id}: the first line of its header is not a WFDB record line") from None
+        raise InputError(
+            f"record {record_id}: the first line of its header is not a WFDB record line"
+        ) from None
     try:
         rate = float(re.split(r"[/(]", first[2])[0]) if len(first) > 2 else 250.0
     except ValueError:
-        raise InputError(f"record {record_id}: its header gives {first[2][:20]!r} for the sampling rate") from None
+        raise InputError(
+            f"record {record_id}: its header gives {first[2][:20]!r} for the sampling rate"
+        ) from None
     if not 1 <= rate <= 1e5 or not 1 <= count <= 1000:
-        raise InputError(f"record {record_id}: its header claims {count:.6g} signals at {rate:g} Hz")
+        raise InputError(
+            f"record {record_id}: its header claims {count:.6g} signals at {rate:g} Hz"
+        )
     if samples is not None and not 0 < samples * count <= LARGEST_VALUES:
-        raise InputError(f"record {record_id}: its header claims {samples:.6g} samples of {count} signals")
+        raise InputError(
+            f"record {record_id}: its header claims {samples:.6g} samples of {count} signals"
+        )
     if segments > 1:
         if len(lines) - 1 != segments:
             there = f"{segments:.6g} segments but lists {len(lines) - 1}"
@@ -99,7 +123,9 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
             raise InputError(f"record {record_id}: its header claims segments of absurd length")
         return Header(rate, samples, [], segments, comments)
     if len(lines) - 1 != count:
-        raise InputError(f"record {record_id}: its header claims {count} signals but has {len(lines) - 1} signal lines")
+        raise InputError(
+            f"record {record_id}: its header claims {count} signals but has {len(lines) - 1} signal lines"
+        )
     return Header(rate, samples, [_channel(line, record_id) for line in lines[1:]], 1, comments)
 
 
@@ -141,24 +167,34 @@ def _channel(line: str, record_id: str) -> Channel:
             checksum=_whole(words[6]) & 0xFFFF if len(words) > 6 else None,
         )
     except ValueError:
-        raise InputError(f"record {record_id}: its header has a broken signal line: {line[:60]!r}") from None
+        raise InputError(
+            f"record {record_id}: its header has a broken signal line: {line[:60]!r}"
+        ) from None
 
 
-def read_wfdb(stem: str | Path, record_id: str | None = None, fast: bool = True) -> tuple[np.ndarray, float, list[str]]:
+def read_wfdb(
+    stem: str | Path, record_id: str | None = None, fast: bool = True
+) -> tuple[np.ndarray, float, list[str]]:
     """Signal float32 [T,c] in mV, rate, lead names as written; see read_wfdb_record."""
     record = read_wfdb_record(stem, record_id, fast)
     return record.signal, record.rate, record.names
 
 
-def read_wfdb_record(stem: str | Path, record_id: str | None = None, fast: bool = True) -> WfdbRecord:
-    """One record in mV, leads named as written. Channels that are no voltage (and no lead) are left out.
+def read_wfdb_record(
+    stem: str | Path, record_id: str | None = None, fast: bool = True
+) -> WfdbRecord:
+    """One record in mV, leads named as written. Channels that are no voltage (and no lead) are left
+    out.
 
-    Plain 16-bit files are read directly; every other format (and all with fast=False) goes through the wfdb package.
+    Plain 16-bit files are read directly; every other format (and all with fast=False) goes through
+    the wfdb package.
     """
     record_id = record_id or Path(stem).name
     header = read_header(stem, record_id)
     _check_channels(header.channels, record_id)
-    plain = header.channels and all(c.format == "16" and c.frame == 1 and c.skew == 0 for c in header.channels)
+    plain = header.channels and all(
+        c.format == "16" and c.frame == 1 and c.skew == 0 for c in header.channels
+    )
     defects: list[str] = []
     if fast and plain:
         signal, defects = _read_format_16(os.path.dirname(stem), header, record_id)
@@ -173,14 +209,17 @@ def read_wfdb_record(stem: str | Path, record_id: str | None = None, fast: bool 
 def to_millivolts(
     signal: np.ndarray, names: list[str], units: list[str], record_id: str
 ) -> tuple[np.ndarray, list[str]]:
-    """Columns [T,c] in the units given -> mV, without those that are no voltage; leads and values are checked."""
+    """Columns [T,c] in the units given -> mV, without those that are no voltage; leads and values
+    are checked."""
     leads = [canonical(name) for name in names]
     if any(unit != "mV" for unit in units):
         scale = np.array([MILLIVOLTS.get(unit.lower(), np.nan) for unit in units], np.float32)
         keep = np.flatnonzero(~np.isnan(scale))
         lost = next((i for i, lead in enumerate(leads) if lead and np.isnan(scale[i])), None)
         if lost is not None:
-            raise InputError(f"record {record_id}: lead {leads[lost]} is in {units[lost][:20]!r}, which is no voltage")
+            raise InputError(
+                f"record {record_id}: lead {leads[lost]} is in {units[lost][:20]!r}, which is no voltage"
+            )
         signal = signal[:, keep] * scale[keep]
         names, leads = [names[i] for i in keep], [leads[i] for i in keep]
     _check_leads(names, leads, record_id)
@@ -189,7 +228,8 @@ def to_millivolts(
 
 
 def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.ndarray, list[str]]:
-    """[T,c] of 16-bit files and defects. Adjacent channels of one file are interleaved; the lowest value means none."""
+    """[T,c] of 16-bit files and defects. Adjacent channels of one file are interleaved; the lowest
+    value means none."""
     groups: list[list[Channel]] = []
     for channel in header.channels:
         if groups and groups[-1][0].file == channel.file:
@@ -197,7 +237,9 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
         else:
             groups.append([channel])
     if len({group[0].file for group in groups}) != len(groups):
-        raise InputError(f"record {record_id}: the channels of one signal file are not listed together in its header")
+        raise InputError(
+            f"record {record_id}: the channels of one signal file are not listed together in its header"
+        )
     parts = []
     for group in groups:
         path, width, offset = os.path.join(folder, group[0].file), len(group), group[0].offset
@@ -205,10 +247,14 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
             with open(path, "rb") as file:
                 held = max(0, os.fstat(file.fileno()).st_size - offset) // 2
                 count = held if header.samples is None else header.samples * width
-                adc = np.fromfile(file, "<i2", min(count, held, LARGEST_VALUES), offset=offset if held else 0)
+                adc = np.fromfile(
+                    file, "<i2", min(count, held, LARGEST_VALUES), offset=offset if held else 0
+                )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "bad name"
-            raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
+            raise InputError(
+                f"record {record_id}: cannot read its signal file {path} ({reason})"
+            ) from None
         if len(adc) < count or len(adc) < width or len(adc) % width:
             there = f"{len(adc) // width} of {header.samples or 'whole'} samples"
             raise InputError(f"record {record_id}: {group[0].file} is truncated: {there}")
@@ -222,22 +268,33 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
     if adc.min() == -32768:
         signal[adc == -32768] = np.nan
     sums = checksums(adc)
-    stated = [c.checksum or None for c in header.channels]  # 0 is what writers put who do not compute it
-    wrong = [c.name for c, want, got in zip(header.channels, stated, sums, strict=True) if want not in (None, got)]
-    return signal, [f"checksum:{canonical(name) or re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in wrong]
+    # 0 is what writers put who do not compute it
+    stated = [c.checksum or None for c in header.channels]
+    wrong = [
+        c.name
+        for c, want, got in zip(header.channels, stated, sums, strict=True)
+        if want not in (None, got)
+    ]
+    return signal, [
+        f"checksum:{canonical(name) or re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in wrong
+    ]
 
 
 def checksums(adc: np.ndarray) -> list[int]:
-    """16-bit sums of the columns of [T,c]; long rows are summed first, which is several times as fast."""
+    """16-bit sums of the columns of [T,c]; long rows are summed first, which is several times as
+    fast."""
     adc = np.ascontiguousarray(adc).view(np.uint16)
     whole = len(adc) // 64 * 64
-    sums = np.add.reduce(adc[:whole].reshape(-1, 64 * adc.shape[1]), axis=0, dtype=np.uint16).reshape(64, -1)
+    sums = np.add.reduce(
+        adc[:whole].reshape(-1, 64 * adc.shape[1]), axis=0, dtype=np.uint16
+    ).reshape(64, -1)
     rest = np.add.reduce(adc[whole:], axis=0, dtype=np.uint16)
     return np.add(np.add.reduce(sums, axis=0, dtype=np.uint16), rest).tolist()
 
 
 def import_wfdb() -> ModuleType:
-    """The wfdb package, imported late (it takes a second and is seldom needed) and without its deprecation notices."""
+    """The wfdb package, imported late (it takes a second and is seldom needed) and without its
+    deprecation notices."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import wfdb
@@ -250,7 +307,11 @@ def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[
             warnings.simplefilter("ignore", DeprecationWarning)
             record = import_wfdb().rdrecord(str(stem))
         names = [name or "" for name in record.sig_name]
-        return np.asarray(record.p_signal, np.float32), names, [unit or "mV" for unit in record.units]
+        return (
+            np.asarray(record.p_signal, np.float32),
+            names,
+            [unit or "mV" for unit in record.units],
+        )
     except Exception as error:  # a broken file can make the package raise anything
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise InputError(f"record {record_id}: cannot be read as WFDB ({reason})") from None
@@ -259,10 +320,14 @@ def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[
 def _check_channels(channels: list[Channel], record_id: str) -> None:
     for channel in channels:
         if channel.gain == 0:
-            raise InputError(f"record {record_id}: lead {channel.name or '?'} has gain 0 in the header: mV are unknown")
+            raise InputError(
+                f"record {record_id}: lead {channel.name or '?'} has gain 0 in the header: mV are unknown"
+            )
         if not 1e-9 < abs(channel.gain) < 1e12 or abs(channel.baseline) > 2**23:
             text = f"gain {channel.gain:g} and zero {channel.baseline}"
-            raise InputError(f"record {record_id}: lead {channel.name or '?'} has {text} in the header: mV are unknown")
+            raise InputError(
+                f"record {record_id}: lead {channel.name or '?'} has {text} in the header: mV are unknown"
+            )
         if "/" in channel.file or "\\" in channel.file or channel.file in ("-", ".", ".."):
             raise InputError(
                 f"record {record_id}: cannot read its signal file {channel.file[:60]!r} (not in the record's folder)"
@@ -274,16 +339,22 @@ def _check_sizes(folder: str, header: Header, record_id: str) -> None:
     needed: dict[str, float] = {}
     for channel in header.channels:
         values = (header.samples or 0) * channel.frame
-        needed[channel.file] = needed.get(channel.file, channel.offset) + values * _BYTES.get(channel.format, 0)
+        needed[channel.file] = needed.get(channel.file, channel.offset) + values * _BYTES.get(
+            channel.format, 0
+        )
         if values * len(header.channels) > LARGEST_VALUES:
-            raise InputError(f"record {record_id}: its header claims {values:.6g} samples of a signal")
+            raise InputError(
+                f"record {record_id}: its header claims {values:.6g} samples of a signal"
+            )
     for name, size in needed.items():
         path = os.path.join(folder, name)
         try:
             held = os.path.getsize(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "bad name"
-            raise InputError(f"record {record_id}: cannot read its signal file {path} ({reason})") from None
+            raise InputError(
+                f"record {record_id}: cannot read its signal file {path} ({reason})"
+            ) from None
         if held < size - 4:
             raise InputError(f"record {record_id}: {name} is truncated: {held} of {size:.0f} bytes")
 
@@ -291,7 +362,9 @@ def _check_sizes(folder: str, header: Header, record_id: str) -> None:
 def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> None:
     known = [lead for lead in leads if lead]
     if not known:
-        raise InputError(f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]}")
+        raise InputError(
+            f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]}"
+        )
     if len(set(known)) != len(known):
         twice = next(lead for lead in known if known.count(lead) > 1)
         raise InputError(f"record {record_id}: lead {twice} occurs twice in its header")
@@ -300,7 +373,10 @@ def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> N
 def _check_values(signal: np.ndarray, names: list[str], record_id: str) -> None:
     if signal.size == 0:
         raise InputError(f"record {record_id}: it holds no samples")
-    if max(np.fmax.reduce(signal, axis=None), -np.fmin.reduce(signal, axis=None)) > LARGEST_MILLIVOLTS:
+    if (
+        max(np.fmax.reduce(signal, axis=None), -np.fmin.reduce(signal, axis=None))
+        > LARGEST_MILLIVOLTS
+    ):
         peak = np.fmax.reduce(np.abs(signal), axis=0)
         worst = int(np.nanargmax(peak))
         raise InputError(

@@ -1,10 +1,10 @@
 """The heart, torso and electrodes behind the synthetic ECG.
 
-The heart is one dipole moving in three dimensions. Every wave (P, Q, R, S, ST, T) is a Gaussian kernel in time with a
-direction in space, in the spirit of McSharry's dynamical model: a beat is a small table of kernels, and a disease a
-change of that table. A patient owns a torso (how the dipole reaches the electrodes), a baseline beat and lasting
-conditions; a record adds the times of its beats and the noise of its electrodes. Axes are Frank's: x left, y to the
-feet, z to the back.
+The heart is one dipole moving in three dimensions. Every wave (P, Q, R, S, ST, T) is a Gaussian
+kernel in time with a direction in space, in the spirit of McSharry's dynamical model: a beat is a
+small table of kernels, and a disease a change of that table. A patient owns a torso (how the dipole
+reaches the electrodes), a baseline beat and lasting conditions; a record adds the times of its
+beats and the noise of its electrodes. Axes are Frank's: x left, y to the feet, z to the back.
 """
 
 import math
@@ -15,7 +15,8 @@ import numpy as np
 from data_prep.ecg.geometry import lead_matrix
 
 BEATS_PER_MINUTE = {"SR": (50, 110), "STACH": (90, 135), "SBRAD": (42, 64), "AFIB": (50, 130)}
-# One row a wave: centre, width before and after it (s, at R-R = 1 s), and the dipole's x, y, z (mV).
+# One row a wave: centre, width before and after it (s, at R-R = 1 s), and the dipole's x, y, z
+# (mV).
 BEAT = {
     "P": (-0.165, 0.020, 0.022, 0.045, 0.085, -0.025),
     "P2": (-0.135, 0.020, 0.022, 0.050, 0.050, 0.045),
@@ -29,9 +30,11 @@ BEAT = {
 }
 P, P2, Q, R, RS, S, LATE, ST, T = range(9)
 QRS = [Q, R, RS, S, LATE]
-INJURY = np.array([[0.15, 0.05, -1.0], [-0.15, 1.0, 0.20], [0.90, 0.10, 0.25]])  # anterior, inferior, lateral
+# anterior, inferior, lateral
+INJURY = np.array([[0.15, 0.05, -1.0], [-0.15, 1.0, 0.20], [0.90, 0.10, 0.25]])
 PVC_ORIGIN = np.array([[0.30, 0.95, 0.50], [-0.60, 0.25, -0.70], [0.35, -0.85, 0.40]])
-# Electrodes RA, LA, LL, V1..V6 -> leads I, II, V1..V6. Noise enters here, so it too obeys Einthoven.
+# Electrodes RA, LA, LL, V1..V6 -> leads I, II, V1..V6. Noise enters here, so it too obeys
+# Einthoven.
 ELECTRODES = np.zeros((8, 9))
 ELECTRODES[0, [0, 1]] = -1, 1
 ELECTRODES[1, [0, 2]] = -1, 1
@@ -57,7 +60,8 @@ class Patient:
 
 
 def twelve_leads(x):
-    """The 12 leads from I, II, V1..V6 ([8, ...] -> [12, ...]) by Einthoven's and Goldberger's relations."""
+    """The 12 leads from I, II, V1..V6 ([8, ...] -> [12, ...]) by Einthoven's and Goldberger's
+    relations."""
     i, ii = x[0], x[1]
     return np.stack([i, ii, ii - i, -(i + ii) / 2, i - ii / 2, ii - i / 2, *x[2:]])
 
@@ -68,8 +72,13 @@ def make_patient(seed, patient, geometry="dower"):
     torso = lead_matrix(geometry)[[0, 1, 6, 7, 8, 9, 10, 11]].copy()
     if geometry == "paper":
         torso[:, 2] *= -1  # that matrix points z to the front
-    misplaced = 0.15 * rng.standard_normal((6, 1))  # precordial electrodes drift towards their neighbours
-    torso[2:] += misplaced * (np.roll(torso[2:], -1, axis=0) - torso[2:]) * np.array([1, 1, 1, 1, 1, 0])[:, None]
+    # precordial electrodes drift towards their neighbours
+    misplaced = 0.15 * rng.standard_normal((6, 1))
+    torso[2:] += (
+        misplaced
+        * (np.roll(torso[2:], -1, axis=0) - torso[2:])
+        * np.array([1, 1, 1, 1, 1, 0])[:, None]
+    )
     torso += 0.06 * np.linalg.norm(torso, axis=1, keepdims=True) * rng.standard_normal(torso.shape)
     torso *= np.exp(0.12 * rng.standard_normal((8, 1)))
 
@@ -84,7 +93,8 @@ def make_patient(seed, patient, geometry="dower"):
     beat[T, 3:] += 0.06 * rng.standard_normal(3)
     axis = _rotation(rng.normal(0, 12), rng.normal(0, 18), rng.normal(0, 25))
     beat[QRS, 3:] = beat[QRS, 3:] @ axis.T
-    softer = _rotation(rng.normal(0, 8), rng.normal(0, 10), rng.normal(0, 12))  # P and T axes follow their own way
+    # P and T axes follow their own way
+    softer = _rotation(rng.normal(0, 8), rng.normal(0, 10), rng.normal(0, 12))
     beat[[P, P2, ST, T], 3:] = beat[[P, P2, ST, T], 3:] @ softer.T
 
     force = _jitter(rng, PVC_ORIGIN[rng.integers(3)], 0.25) * rng.uniform(1.1, 1.7)
@@ -117,7 +127,8 @@ def make_patient(seed, patient, geometry="dower"):
 
 
 def keyed_rng(seed, stream, patient, record):
-    """The random numbers of one patient (stream 1) or one record (stream 2), whatever else is drawn."""
+    """The random numbers of one patient (stream 1) or one record (stream 2), whatever else is
+    drawn."""
     return np.random.default_rng([seed, stream, patient, record])
 
 
@@ -175,7 +186,8 @@ def diseased_beat(beat, injury, conditions):
 
 
 def beat_times(rng, owner, rhythm, ectopy, seconds):
-    """R times in seconds (some just outside the record), and flags for PVC and for unlabelled early atrial beats."""
+    """R times in seconds (some just outside the record), and flags for PVC and for unlabelled early
+    atrial beats."""
     low, high = BEATS_PER_MINUTE[rhythm]
     place = np.clip(0.5 + 0.25 * owner.rate_shift + 0.22 * rng.standard_normal(), 0, 1)
     mean_rr = 60 / (low + (high - low) * place)
@@ -187,7 +199,12 @@ def beat_times(rng, owner, rhythm, ectopy, seconds):
         t = mean_rr * np.arange(n)
         slow, phases = rng.uniform(0.005, 0.035), rng.uniform(0, 2 * np.pi, 2)
         swing = owner.sinus_arrhythmia * np.sin(2 * np.pi * owner.breathing * t + phases[0])
-        rr = mean_rr * (1 + swing + slow * np.sin(2 * np.pi * 0.095 * t + phases[1]) + 0.008 * rng.standard_normal(n))
+        rr = mean_rr * (
+            1
+            + swing
+            + slow * np.sin(2 * np.pi * 0.095 * t + phases[1])
+            + 0.008 * rng.standard_normal(n)
+        )
     times = -1.0 - mean_rr * rng.random() + np.cumsum(rr)
     ectopic, early = np.zeros(n, bool), np.zeros(n, bool)
     inside = np.flatnonzero((times > 0.9) & (times < seconds - 0.5))
@@ -208,7 +225,9 @@ def beat_times(rng, owner, rhythm, ectopy, seconds):
 def heart_dipole(rng, owner, beat, times, ectopic, early, fibrillating, samples, rate):
     """The dipole [T,3]: the sum of every beat's kernels, plus f waves in atrial fibrillation."""
     n = len(times)
-    rr = np.clip(np.diff(times, prepend=2 * times[0] - times[1] if n > 1 else times[0] - 0.8), 0.3, 1.6)
+    rr = np.clip(
+        np.diff(times, prepend=2 * times[0] - times[1] if n > 1 else times[0] - 0.8), 0.3, 1.6
+    )
     rr = 0.5 * rr + 0.5 * np.median(rr)
     w = np.where(ectopic[:, None, None], owner.pvc, beat)  # [n,9,6]
     breath = np.sin(2 * np.pi * owner.breathing * times)
@@ -221,7 +240,8 @@ def heart_dipole(rng, owner, beat, times, ectopic, early, fibrillating, samples,
 
     width = int(1.35 * rate)
     first = np.floor((times - 0.45) * rate).astype(int)
-    tau = ((first[:, None] + np.arange(width)) / rate - times[:, None]).astype(np.float32)  # [n,width]
+    # [n,width]
+    tau = ((first[:, None] + np.arange(width)) / rate - times[:, None]).astype(np.float32)
     w = w.astype(np.float32)
     z = tau[:, None, :] - w[:, :, :1]
     z *= np.where(z < 0, 1 / w[:, :, 1:2], 1 / w[:, :, 2:3])
@@ -234,7 +254,9 @@ def heart_dipole(rng, owner, beat, times, ectopic, early, fibrillating, samples,
     vcg = total[:, pad : pad + samples].T
     if fibrillating:
         t = np.arange(samples) / rate
-        wobble = np.sin(2 * np.pi * rng.uniform(0.1, 0.4) * t + rng.uniform(0, 6)) + np.sin(2 * np.pi * 0.9 * t)
+        wobble = np.sin(2 * np.pi * rng.uniform(0.1, 0.4) * t + rng.uniform(0, 6)) + np.sin(
+            2 * np.pi * 0.9 * t
+        )
         phase = 2 * np.pi * rng.uniform(4.5, 7.5) * t + 0.9 * wobble
         shape = (np.sin(phase) + 0.35 * np.sin(2 * phase + 0.7)) * (
             1 + 0.35 * np.sin(2 * np.pi * rng.uniform(0.2, 0.7) * t)
@@ -245,31 +267,40 @@ def heart_dipole(rng, owner, beat, times, ectopic, early, fibrillating, samples,
 
 
 def true_peaks(vcg, times, ectopic, rate):
-    """R peaks: the largest dipole within 90 ms of each beat; a beat cut by the record's edge is left out."""
+    """R peaks: the largest dipole within 90 ms of each beat; a beat cut by the record's edge is
+    left out."""
     reach = round(0.09 * rate)
     centre = np.round(times * rate).astype(int)
     keep = (centre - reach >= 0) & (centre + reach < len(vcg))
     centre, ectopic = centre[keep], ectopic[keep]
     size = (vcg**2).sum(axis=1)
-    return centre - reach + np.argmax(size[centre[:, None] + np.arange(-reach, reach + 1)], axis=1), ectopic
+    return centre - reach + np.argmax(
+        size[centre[:, None] + np.arange(-reach, reach + 1)], axis=1
+    ), ectopic
 
 
 def electrode_noise(rng, owner, samples, rate):
     """Baseline wander, muscle, mains and now and then one bad electrode: [9,T] in mV."""
     t = np.arange(samples) / rate
     level = float(np.exp(0.7 * rng.standard_normal()))
-    hertz = np.array([rng.uniform(0.03, 0.12), rng.uniform(0.12, 0.2), owner.breathing, 2 * owner.breathing])
+    hertz = np.array(
+        [rng.uniform(0.03, 0.12), rng.uniform(0.12, 0.2), owner.breathing, 2 * owner.breathing]
+    )
     waves = np.sin(2 * np.pi * hertz[:, None] * t + rng.uniform(0, 2 * np.pi, (4, 1)))
     noise = (0.05 * level * rng.standard_normal((9, 4)) * [1, 0.8, 0.7, 0.2]) @ waves
     muscle = rng.standard_normal((9, samples + 1), dtype=np.float32)
     muscle = muscle[:, 1:] - 0.6 * muscle[:, :-1]  # more at high frequencies
     effort = 1 + 0.6 * np.sin(2 * np.pi * rng.uniform(0.05, 0.3) * t + rng.uniform(0, 6))
-    loudness = 0.011 * math.exp(0.7 * rng.standard_normal()) * np.exp(0.3 * rng.standard_normal((9, 1)))
+    loudness = (
+        0.011 * math.exp(0.7 * rng.standard_normal()) * np.exp(0.3 * rng.standard_normal((9, 1)))
+    )
     if rng.random() < 0.15:  # a loose electrode
         bad = rng.integers(9)
         loudness[bad] *= rng.uniform(3, 8)
         bumps = rng.uniform(0, samples / rate, 3)
-        noise[bad] += (0.3 * rng.standard_normal(3)) @ np.exp(-0.5 * ((t - bumps[:, None]) / 0.25) ** 2)
+        noise[bad] += (0.3 * rng.standard_normal(3)) @ np.exp(
+            -0.5 * ((t - bumps[:, None]) / 0.25) ** 2
+        )
     noise += muscle * loudness * effort
     if rate > 110:  # mains would fold back to nothing meaningful below that
         hum = 0.006 * math.exp(0.8 * rng.standard_normal()) * rng.standard_normal((9, 1))

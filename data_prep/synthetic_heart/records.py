@@ -1,8 +1,9 @@
 """A seeded corpus of schematic 12-lead ECG, written as ordinary WFDB records.
 
-Hearts, torsos and noise come from data_prep.synthetic_heart.dipole. Here a patient's lasting conditions become the labels of a record:
-the severity of the day, the rhythm, and changes too slight to be labelled. Every record has its own key (seed,
-patient, record): a bigger corpus contains the smaller unchanged.
+Hearts, torsos and noise come from data_prep.synthetic_heart.dipole. Here a patient's lasting
+conditions become the labels of a record: the severity of the day, the rhythm, and changes too
+slight to be labelled. Every record has its own key (seed, patient, record): a bigger corpus
+contains the smaller unchanged.
 
     python -m data_prep.synthetic --out=DIR --patients=200 --records_per_patient=5 --seed=0
 """
@@ -34,7 +35,9 @@ from data_prep.synthetic_heart.dipole import (
 
 VERSION = 1
 MARKER = "synthetic.json"
-GAIN = 2000  # ADC units per mV; I and II are stored even, which makes Einthoven and Goldberger exact in the files
+# ADC units per mV; I and II are stored even, which makes Einthoven and Goldberger exact in the
+# files
+GAIN = 2000
 TASKS = {
     "diagnosis": ("LBBB", "LVH", "NORM", "RBBB", "STD", "STE", "TINV"),
     "rhythm": ("AFIB", "PVC", "SBRAD", "SR", "STACH"),
@@ -54,13 +57,23 @@ SPLITS = (
 
 
 def make_record(
-    seed=0, *, patient=0, record=0, seconds=10.0, rate=250, geometry="dower", conditions=None, severity=None, noise=1.0
+    seed=0,
+    *,
+    patient=0,
+    record=0,
+    seconds=10.0,
+    rate=250,
+    geometry="dower",
+    conditions=None,
+    severity=None,
+    noise=1.0,
 ):
     """One record: (signal float32 [T,12] in mV, info).
 
-    info holds labels {task: [names]}, r_peaks (sample indices), ectopic (bool per peak), heart_rate, rate, leads,
-    record_id, patient_id, split, vcg (the true dipole [T,3]) and matrix [12,3]; with noise=0, signal = vcg @ matrix.T.
-    `conditions` (names of either task) and `severity` (0..1) replace the drawn ones, `noise` scales every disturbance.
+    info holds labels {task: [names]}, r_peaks (sample indices), ectopic (bool per peak),
+    heart_rate, rate, leads, record_id, patient_id, split, vcg (the true dipole [T,3]) and matrix
+    [12,3]; with noise=0, signal = vcg @ matrix.T. `conditions` (names of either task) and
+    `severity` (0..1) replace the drawn ones, `noise` scales every disturbance.
     """
     owner = make_patient(seed, patient, geometry)
     rng = keyed_rng(seed, 2, patient, record)
@@ -100,7 +113,8 @@ def make_record(
 
 
 def _draw_conditions(rng, owner):
-    """(condition -> severity, rhythm, PVC?) of one record; lasting conditions come and go a little."""
+    """(condition -> severity, rhythm, PVC?) of one record; lasting conditions come and go a
+    little."""
     drawn = {}
     for name, typical in owner.lasting.items():
         level = float(np.clip(typical + 0.08 * rng.standard_normal(), 0.2, 1.0))
@@ -125,8 +139,14 @@ def _asked_conditions(rng, conditions):
     known = {name for names in TASKS.values() for name in names}
     for name in conditions:
         if name not in known:
-            raise InputError(f"unknown synthetic condition {name!r}; choose from {', '.join(sorted(known))}")
-    drawn = {name: draw_severity(rng) for name in conditions if name in TASKS["diagnosis"] and name != "NORM"}
+            raise InputError(
+                f"unknown synthetic condition {name!r}; choose from {', '.join(sorted(known))}"
+            )
+    drawn = {
+        name: draw_severity(rng)
+        for name in conditions
+        if name in TASKS["diagnosis"] and name != "NORM"
+    }
     rhythms = [name for name in conditions if name in BEATS_PER_MINUTE] or ["SR"]
     return drawn, rhythms[0], "PVC" in conditions
 
@@ -142,28 +162,48 @@ def _hidden_conditions(rng, drawn):
 
 
 def write_corpus(
-    out_dir, patients=200, records_per_patient=5, seconds=10.0, rate=250, seed=0, geometry="dower", progress=False
+    out_dir,
+    patients=200,
+    records_per_patient=5,
+    seconds=10.0,
+    rate=250,
+    seed=0,
+    geometry="dower",
+    progress=False,
 ):
-    """Write WFDB records with R-peak annotations (.atr), and labels.csv; returns {task: {class: records}}.
+    """Write WFDB records with R-peak annotations (.atr), and labels.csv; returns {task: {class:
+    records}}.
 
-    A folder that holds anything else is refused; the same corpus may be written again or made larger in place.
+    A folder that holds anything else is refused; the same corpus may be written again or made
+    larger in place.
     """
     if min(patients, records_per_patient) < 1 or seed < 0:
-        raise InputError("a synthetic corpus needs patients >= 1, records_per_patient >= 1 and seed >= 0")
+        raise InputError(
+            "a synthetic corpus needs patients >= 1, records_per_patient >= 1 and seed >= 0"
+        )
     if not (50 <= rate <= 2000 and rate == int(rate) and 2 <= seconds <= 3600):
         raise InputError(
             f"synthetic records need a whole rate of 50-2000 Hz and 2-3600 s, not {rate} Hz and {seconds} s"
         )
     out = Path(out_dir)
-    settings = dict(version=VERSION, seed=seed, rate=int(rate), seconds=float(seconds), geometry=geometry)
+    settings = dict(
+        version=VERSION, seed=seed, rate=int(rate), seconds=float(seconds), geometry=geometry
+    )
     sizes = dict(patients=patients, records_per_patient=records_per_patient)
     _claim(out, settings, sizes)
     rows, counts = [], {task: dict.fromkeys(names, 0) for task, names in TASKS.items()}
-    for patient in progress_bar(range(patients), desc="patients", unit="patient", disable=not progress):
+    for patient in progress_bar(
+        range(patients), desc="patients", unit="patient", disable=not progress
+    ):
         (out / "records" / f"{patient // 100:03d}").mkdir(parents=True, exist_ok=True)
         for record in range(records_per_patient):
             signal, info = make_record(
-                seed, patient=patient, record=record, seconds=seconds, rate=int(rate), geometry=geometry
+                seed,
+                patient=patient,
+                record=record,
+                seconds=seconds,
+                rate=int(rate),
+                geometry=geometry,
             )
             write_record(out / info["record_id"], signal, info)
             labels = {task: ";".join(names) for task, names in info["labels"].items()}
@@ -171,8 +211,13 @@ def write_corpus(
             for task, names in info["labels"].items():
                 for name in names:
                     counts[task][name] += 1
-    with whole_file(out / "labels.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["record_id", "patient_id", "split", *TASKS], lineterminator="\n")
+    with (
+        whole_file(out / "labels.csv") as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.DictWriter(
+            file, ["record_id", "patient_id", "split", *TASKS], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(rows)
     return counts
@@ -193,15 +238,22 @@ def _claim(out, settings, sizes):
                 f"{out} holds a synthetic corpus made with other settings; choose another folder or delete it"
             )
         if any(old.get(key, 0) > value for key, value in sizes.items()):
-            raise InputError(f"{out} holds a larger synthetic corpus of this seed; choose another folder or delete it")
+            raise InputError(
+                f"{out} holds a larger synthetic corpus of this seed; choose another folder or delete it"
+            )
     elif out.is_dir() and any(out.iterdir()):
-        raise InputError(f"{out} is not empty and holds no synthetic corpus; choose an empty folder")
+        raise InputError(
+            f"{out} is not empty and holds no synthetic corpus; choose an empty folder"
+        )
     out.mkdir(parents=True, exist_ok=True)
-    marker.write_text(json.dumps({**settings, **sizes, "tasks": TASKS}, indent=1) + "\n", encoding="utf-8")
+    marker.write_text(
+        json.dumps({**settings, **sizes, "tasks": TASKS}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def write_record(stem, signal, info):
-    """One record as STEM.hea, STEM.dat (format 16) and STEM.atr (beat annotations, N or V at each R peak)."""
+    """One record as STEM.hea, STEM.dat (format 16) and STEM.atr (beat annotations, N or V at each R
+    peak)."""
     eight = np.round(signal.T[[0, 1, 6, 7, 8, 9, 10, 11]].astype(np.float64) * GAIN)
     eight[:2] = 2 * np.round(eight[:2] / 2)
     adc = np.clip(twelve_leads(eight), -32767, 32767).astype("<i2")  # [12,T]
@@ -212,7 +264,9 @@ def write_record(stem, signal, info):
     Path(f"{stem}.hea").write_bytes(("\n".join(lines) + "\n").encode("ascii"))
     Path(f"{stem}.dat").write_bytes(np.ascontiguousarray(adc.T).tobytes())
     words = []
-    for step, ectopic in zip(np.diff(info["r_peaks"], prepend=0).tolist(), info["ectopic"], strict=True):
+    for step, ectopic in zip(
+        np.diff(info["r_peaks"], prepend=0).tolist(), info["ectopic"], strict=True
+    ):
         if step > 1023:  # WFDB's SKIP code carries long steps, high word first
             words += [59 << 10, step >> 16, step & 0xFFFF]
             step = 0

@@ -1,4 +1,5 @@
-"""How fast this machine trains, embeds, reads, prepares and saves: one JSON line a part, all measured in one run.
+"""How fast this machine trains, embeds, reads, prepares and saves: one JSON line a part, all
+measured in one run.
 
     lvcg bench --config=configs/pretrain.py --data=SHARDS --baseline > bench.jsonl
 
@@ -8,14 +9,16 @@ packaged    the embeddings of one batch by each of the weights that the package 
 input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
 
-Train and embed run on one batch: of 101 drawn from --data (or made up with PTB-XL's beat counts and random beats) as
-training draws them or, to embed, at random, the one with the median share of padding. `share_of_peak` is of the matrix
-product that takes turns with them (`peak_gflop_per_second`), so that a slow spell of the machine hits both; FLOPs are
-those of valid beats by direct convolution (lvcg_jax/flops.py), of which some forms (lvcg_jax/conv1d.py) need fewer.
-`seconds` is the median over the turns of a call that follows its like; `compile_seconds` is what a compilation cache,
-if one is set, leaves of compiling; `process_memory_gib` is the high-water mark of the process from compiling to the end
-of the first call, and `program_memory_gib` what the compiled program itself asks for. With --baseline the plain modules
-(lvcg_jax/plain.py), padded to the largest number of beats, take turns with ours.
+Train and embed run on one batch: of 101 drawn from --data (or made up with PTB-XL's beat counts and
+random beats) as training draws them or, to embed, at random, the one with the median share of
+padding. `share_of_peak` is of the matrix product that takes turns with them
+(`peak_gflop_per_second`), so that a slow spell of the machine hits both; FLOPs are those of valid
+beats by direct convolution (lvcg_jax/flops.py), of which some forms (lvcg_jax/conv1d.py) need
+fewer. `seconds` is the median over the turns of a call that follows its like; `compile_seconds` is
+what a compilation cache, if one is set, leaves of compiling; `process_memory_gib` is the high-water
+mark of the process from compiling to the end of the first call, and `program_memory_gib` what the
+compiled program itself asks for. With --baseline the plain modules (lvcg_jax/plain.py), padded to
+the largest number of beats, take turns with ours.
 """
 
 import argparse
@@ -72,7 +75,9 @@ class RandomRecords:
     def __init__(self, preprocess: Preprocess, records: int = 4096):
         rng, self.preprocess = np.random.default_rng(0), preprocess
         shares = np.array(BEAT_COUNT_SHARES)
-        self.counts = np.minimum(rng.choice(np.arange(6, 21), records, p=shares / shares.sum()), preprocess.max_beats)
+        self.counts = np.minimum(
+            rng.choice(np.arange(6, 21), records, p=shares / shares.sum()), preprocess.max_beats
+        )
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -90,7 +95,8 @@ class RandomRecords:
 
 
 class Drawn(NamedTuple):
-    """Record numbers of some batches, and the usual number of beats in one if training has set it."""
+    """Record numbers of some batches, and the usual number of beats in one if training has set
+    it."""
 
     maker: BatchMaker
     numbers: list[np.ndarray]
@@ -100,7 +106,9 @@ class Drawn(NamedTuple):
         """The share of a batch's encoder slots that no beat fills."""
         maker = self.maker
         counts = maker.shards.counts[numbers].reshape(maker.accumulate, maker.groups, -1)
-        return 1.0 - counts.sum() / (maker.capacity(counts, self.usual) * maker.accumulate * maker.groups)
+        return 1.0 - counts.sum() / (
+            maker.capacity(counts, self.usual) * maker.accumulate * maker.groups
+        )
 
     def typical(self) -> dict[str, np.ndarray]:
         """The batch with the median padding, arrays [a,g,...]."""
@@ -109,7 +117,8 @@ class Drawn(NamedTuple):
 
 
 class Bench:
-    """What the parts share: config, data, a typical batch, a fresh state, and the peak of this machine."""
+    """What the parts share: config, data, a typical batch, a fresh state, and the peak of this
+    machine."""
 
     def __init__(self, config, args: argparse.Namespace, folder: Path):
         self.config, self.data, self.folder = config, args.data, folder
@@ -127,7 +136,9 @@ class Bench:
             self.shards = ShardSet(self.data, "train")
             found, wanted = self.shards.preprocess.beat_samples, config.preprocess.beat_samples
             if found != wanted:
-                raise InputError(f"{self.data} has beats of {found} samples, the config wants {wanted}")
+                raise InputError(
+                    f"{self.data} has beats of {found} samples, the config wants {wanted}"
+                )
             config.preprocess.update(self.shards.preprocess.to_dict())
         else:
             self.shards = RandomRecords(make_preprocess(config))
@@ -137,20 +148,37 @@ class Bench:
             self.models["baseline"] = make_plain_model(config)
 
     def maker(self, accumulate: int) -> BatchMaker:
-        return BatchMaker(self.shards, accumulate, self.groups, range(self.groups), self.config.data.pack)
+        return BatchMaker(
+            self.shards, accumulate, self.groups, range(self.groups), self.config.data.pack
+        )
 
     def drawn(self, part: str) -> Drawn:
-        """Batches as training makes them, or any records together, as they come when all are embedded."""
+        """Batches as training makes them, or any records together, as they come when all are
+        embedded."""
         maker = self.maker(self.config.optim.accumulate if part == "train" else 1)
         if part == "train":
             order = maker.order(self.batch_size, 0)
             return Drawn(maker, [order[step] for step in range(DRAWN_BATCHES)], order.most_beats())
         rng = np.random.default_rng(0)
-        return Drawn(maker, [rng.integers(len(self.shards), size=self.batch_size) for _ in range(DRAWN_BATCHES)], None)
+        return Drawn(
+            maker,
+            [rng.integers(len(self.shards), size=self.batch_size) for _ in range(DRAWN_BATCHES)],
+            None,
+        )
 
     def _init(self, seed: int) -> TrainState:
-        batch = {name: x[0] for name, x in BatchMaker(self.shards, 1, 1, [0], True)(np.zeros(1, int)).items()}
-        return create_state(self.config, self.models["ours"], make_optimizer(self.config), batch, self.max_beats, seed)
+        batch = {
+            name: x[0]
+            for name, x in BatchMaker(self.shards, 1, 1, [0], True)(np.zeros(1, int)).items()
+        }
+        return create_state(
+            self.config,
+            self.models["ours"],
+            make_optimizer(self.config),
+            batch,
+            self.max_beats,
+            seed,
+        )
 
     @cached_property
     def shardings(self):
@@ -169,7 +197,8 @@ class Bench:
 
     @cached_property
     def peak(self) -> dict[str, float]:
-        """GFLOP/s of a matrix product in the model's compute type, rows spread over the devices: the best by size."""
+        """GFLOP/s of a matrix product in the model's compute type, rows spread over the devices:
+        the best by size."""
         seconds = take_turns({str(n): self.product(n) for n in self.sizes}, max(self.repeats, 5))
         return {n: self.product_gflop(int(n)) / min(times) for n, times in seconds.items()}
 
@@ -187,13 +216,20 @@ class Bench:
     @cached_property
     def synthetic_corpus(self) -> Corpus:
         """Synthetic WFDB records at 100 Hz, in a folder that goes away at the end."""
-        write_corpus(self.folder / "raw", patients=-(-self.records // 5), records_per_patient=5, rate=100)
+        write_corpus(
+            self.folder / "raw", patients=-(-self.records // 5), records_per_patient=5, rate=100
+        )
         return open_corpus("synthetic", self.folder / "raw")
 
     @cached_property
     def synthetic_shards(self) -> Path:
         """The synthetic records as shards."""
-        build(self.synthetic_corpus, self.folder / "data", make_preprocess(self.config), progress=False)
+        build(
+            self.synthetic_corpus,
+            self.folder / "data",
+            make_preprocess(self.config),
+            progress=False,
+        )
         return self.folder / "data"
 
 
@@ -212,8 +248,12 @@ def bench_train(bench: Bench) -> dict:
     tx, subsets, programs = make_optimizer(config), make_subsets(config), {}
     for name, batch in arrays.items():
         state = jax.tree.map(jnp.copy, bench.state)
-        step = make_train_step(bench.models[name], tx, config, subsets, bench.max_beats, bench.mesh, bench.shardings)
-        programs[name] = TrainProgram(step, state, jax.device_put(batch, batch_sharding(bench.mesh)))
+        step = make_train_step(
+            bench.models[name], tx, config, subsets, bench.max_beats, bench.mesh, bench.shardings
+        )
+        programs[name] = TrainProgram(
+            step, state, jax.device_put(batch, batch_sharding(bench.mesh))
+        )
     return compare(bench, "train", drawn, programs, arrays)
 
 
@@ -223,7 +263,11 @@ def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) 
     def embed(variables, batch):
         return model.apply(variables, batch, batch["lead_mask"], bench.max_beats, method="embed")
 
-    return Program(jax.jit(embed), variables, jax.device_put(batch, NamedSharding(bench.mesh, PartitionSpec("data"))))
+    return Program(
+        jax.jit(embed),
+        variables,
+        jax.device_put(batch, NamedSharding(bench.mesh, PartitionSpec("data"))),
+    )
 
 
 def bench_embed(bench: Bench) -> dict:
@@ -231,7 +275,10 @@ def bench_embed(bench: Bench) -> dict:
     arrays = {"ours": {name: x[0] for name, x in drawn.typical().items()}}
     if bench.baseline:
         arrays["baseline"] = pad_batch(arrays["ours"], bench.max_beats)
-    programs = {name: embed_program(bench, bench.models[name], bench.variables, x) for name, x in arrays.items()}
+    programs = {
+        name: embed_program(bench, bench.models[name], bench.variables, x)
+        for name, x in arrays.items()
+    }
     line = compare(bench, "embed", drawn, programs, arrays)
     if bench.baseline:
         line["several_batches"] = several_batches(bench, drawn)
@@ -239,10 +286,12 @@ def bench_embed(bench: Bench) -> dict:
 
 
 def several_batches(bench: Bench, drawn: Drawn) -> dict:
-    """Different batches one after another, each new shape compiled; the plain model's are as long as their longest
-    record, as a short script would have it."""
+    """Different batches one after another, each new shape compiled; the plain model's are as long
+    as their longest record, as a short script would have it."""
     programs, seconds = {name: {} for name in bench.models}, dict.fromkeys(bench.models, 0.0)
-    for numbers in progress_bar(drawn.numbers[: bench.repeats], desc="several batches", leave=False):
+    for numbers in progress_bar(
+        drawn.numbers[: bench.repeats], desc="several batches", leave=False
+    ):
         packed = {name: x[0] for name, x in drawn.maker(numbers).items()}
         for name, known in programs.items():
             batch = packed if name == "ours" else pad_batch(packed, int(packed["num_beats"].max()))
@@ -264,21 +313,30 @@ def several_batches(bench: Bench, drawn: Drawn) -> dict:
 
 
 def bench_packaged(bench: Bench) -> dict:
-    """The embedding of a batch of made-up records by each of the weights that the package carries, in turns."""
+    """The embedding of a batch of made-up records by each of the weights that the package carries,
+    in turns."""
     programs = {}
     for name in weights.names():
         found = LVCG.load(name)
-        make = BatchMaker(RandomRecords(found.preprocess), 1, bench.groups, range(bench.groups), True)
+        make = BatchMaker(
+            RandomRecords(found.preprocess), 1, bench.groups, range(bench.groups), True
+        )
         batch = {field: x[0] for field, x in make(np.arange(bench.batch_size)).items()}
         programs[name] = embed_program(bench, found.model, found.variables, batch)
     seconds = take_turns(programs, bench.repeats, "packaged")
     speed = {name: bench.batch_size / statistics.median(times) for name, times in seconds.items()}
     slowest = min(speed.values())
-    return {"records_per_second": speed, "times_the_slowest": {name: x / slowest for name, x in speed.items()}}
+    return {
+        "records_per_second": speed,
+        "times_the_slowest": {name: x / slowest for name, x in speed.items()},
+    }
 
 
-def compare(bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program], arrays: dict[str, dict]) -> dict:
-    """Runs the programs in turns; our fields, the mean padding of all drawn batches, and those of the baseline."""
+def compare(
+    bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program], arrays: dict[str, dict]
+) -> dict:
+    """Runs the programs in turns; our fields, the mean padding of all drawn batches, and those of
+    the baseline."""
     best = int(max(bench.peak, key=bench.peak.get))
     seconds = take_turns({"peak": bench.product(best), **programs}, bench.repeats, part)
     peak = bench.product_gflop(best) / statistics.median(seconds["peak"])
@@ -286,16 +344,21 @@ def compare(bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program],
         with jax.profiler.trace(str(Path(bench.profile) / part)):
             jax.block_until_ready(programs["ours"]())
     flops = model_flops(bench.config, arrays["ours"]["num_beats"])[part]
-    lines = {name: programs[name].report(arrays[name], flops, seconds[name], peak) for name in programs}
+    lines = {
+        name: programs[name].report(arrays[name], flops, seconds[name], peak) for name in programs
+    }
     padding = statistics.mean(float(drawn.padding(numbers)) for numbers in drawn.numbers)
-    line = lines.pop("ours") | {"padding_share_mean": padding, "peak_gflop_per_second": peak} | lines
+    line = (
+        lines.pop("ours") | {"padding_share_mean": padding, "peak_gflop_per_second": peak} | lines
+    )
     if lines:
         line["ratio"] = line["records_per_second"] / line["baseline"]["records_per_second"]
     return line
 
 
 def bench_input(bench: Bench) -> dict:
-    """Reading, decoding and packing shuffled batches, as training does; on one core this is per CPU second."""
+    """Reading, decoding and packing shuffled batches, as training does; on one core this is per CPU
+    second."""
     shards = ShardSet(bench.data or bench.synthetic_shards, "train")
     maker = BatchMaker(shards, 1, bench.groups, range(bench.groups), bench.config.data.pack)
     order = maker.order(bench.batch_size, 0)
@@ -308,22 +371,32 @@ def bench_input(bench: Bench) -> dict:
         wall.append(time.perf_counter() - before[0])
         cpu.append(time.process_time() - before[1])
     records = INPUT_BATCHES * bench.batch_size
-    speeds = {"second": records / statistics.median(wall[1:]), "cpu_second": records / statistics.median(cpu[1:])}
-    return {"source": shards.metadata["corpus"]} | {f"records_per_{unit}": speed for unit, speed in speeds.items()}
+    speeds = {
+        "second": records / statistics.median(wall[1:]),
+        "cpu_second": records / statistics.median(cpu[1:]),
+    }
+    return {"source": shards.metadata["corpus"]} | {
+        f"records_per_{unit}": speed for unit, speed in speeds.items()
+    }
 
 
 def bench_prepare(bench: Bench) -> dict:
-    """Records of the synthetic corpus to one shard, beside a straightforward loop; see data_prep.benchmark."""
+    """Records of the synthetic corpus to one shard, beside a straightforward loop; see
+    data_prep.benchmark."""
     corpus = bench.synthetic_corpus
     speed = benchmark.measure(corpus, corpus.refs[: bench.records], bench.folder, bench.repeats)
     line = {"source": corpus.name, "records_per_cpu_second": speed["ours"]}
     if bench.baseline:
-        line |= {"baseline": {"records_per_cpu_second": speed["naive"]}, "ratio": speed["ours"] / speed["naive"]}
+        line |= {
+            "baseline": {"records_per_cpu_second": speed["naive"]},
+            "ratio": speed["ours"] / speed["naive"],
+        }
     return line
 
 
 def bench_checkpoint(bench: Bench) -> dict:
-    """How long save() keeps the loop (`stall_seconds`; the first one sets things up) and until all is on disk."""
+    """How long save() keeps the loop (`stall_seconds`; the first one sets things up) and until all
+    is on disk."""
     checkpoints = Checkpoints(bench.folder / "run", bench.config, keep=1)
     stalls, writes = [], []
     for step in progress_bar(range(bench.repeats + 1), desc="checkpoint", leave=False):
@@ -376,28 +449,51 @@ def rounded(value):
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("bench", __doc__)
-    parser.add_argument("--config", default="configs/pretrain.py", help="config file, or a variant: FILE:smoke")
-    parser.add_argument("--parts", default=",".join(PARTS), help="some of them, in this order (default: all)")
-    parser.add_argument("--data", help="shards of data_prep.build, for train, embed and input (default: made up)")
-    parser.add_argument("--baseline", action="store_true", help="measure the plain modules too, and the ratio")
-    parser.add_argument("--batch_size", type=int, help="records a batch (default: the config's, 64)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed calls of each kind (default 5)")
-    parser.add_argument("--records", type=int, default=400, help="synthetic records of input and prepare (default 400)")
+    parser.add_argument(
+        "--config", default="configs/pretrain.py", help="config file, or a variant: FILE:smoke"
+    )
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="some of them, in this order (default: all)"
+    )
+    parser.add_argument(
+        "--data", help="shards of data_prep.build, for train, embed and input (default: made up)"
+    )
+    parser.add_argument(
+        "--baseline", action="store_true", help="measure the plain modules too, and the ratio"
+    )
+    parser.add_argument(
+        "--batch_size", type=int, help="records a batch (default: the config's, 64)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="timed calls of each kind (default 5)"
+    )
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=400,
+        help="synthetic records of input and prepare (default 400)",
+    )
     parser.add_argument("--sizes", default="1024,2048,3072", help="matrix sizes of the peak")
-    parser.add_argument("--profile", metavar="DIR", help="write a trace of one step and one embedding there")
+    parser.add_argument(
+        "--profile", metavar="DIR", help="write a trace of one step and one embedding there"
+    )
     args = parser.parse_args(argv)
     parts = args.parts.split(",")
     for part in parts:
         if part not in PARTS:
             raise InputError(f"--parts: unknown part '{part}', choose from {', '.join(PARTS)}")
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", args.sizes):
-        raise InputError(f"--sizes={args.sizes}: write whole numbers, for example --sizes=1024,2048")
+        raise InputError(
+            f"--sizes={args.sizes}: write whole numbers, for example --sizes=1024,2048"
+        )
     if args.repeats < 1 or args.records < 5:
         raise InputError("--repeats must be 1 or more, --records 5 or more")
     logging.set_verbosity(logging.ERROR)  # the libraries' own chatter
     config = read_config_file(args.config)
     if args.baseline and config.geometry.learnable:
-        raise InputError("--baseline has no learnable geometry: choose a config with geometry.learnable=False")
+        raise InputError(
+            "--baseline has no learnable geometry: choose a config with geometry.learnable=False"
+        )
     if args.baseline and unknown_fields(config):
         raise InputError(
             f"--baseline is the paper's model, it has no {', '.join(unknown_fields(config))}: leave it out"

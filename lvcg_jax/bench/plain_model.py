@@ -1,8 +1,9 @@
-"""The same model as one writes it first: library modules on beats padded to N_max. The baseline of the bench.
+"""The same model as one writes it first: library modules on beats padded to N_max. The baseline of
+the bench.
 
-Parameters and statistics have the names and shapes of model.LVCG, so one tree serves both, and a test holds the two to
-the same numbers. A batch is in the layout of model.py with one record a group (g = b, r = 1, m = n): no beat is packed,
-every empty slot goes through encoder and decoder.
+Parameters and statistics have the names and shapes of model.LVCG, so one tree serves both, and a
+test holds the two to the same numbers. A batch is in the layout of model.py with one record a group
+(g = b, r = 1, m = n): no beat is packed, every empty slot goes through encoder and decoder.
 """
 
 import flax.linen as nn
@@ -28,14 +29,18 @@ def _fold(key: jax.Array | None, number: int) -> jax.Array | None:
 
 
 def _conv(features: int, width: int, stride: int, dtype, name: str) -> nn.Conv:
-    return nn.Conv(features, (width,), stride, padding=[(width // 2, width // 2)], dtype=dtype, name=name)
+    return nn.Conv(
+        features, (width,), stride, padding=[(width // 2, width // 2)], dtype=dtype, name=name
+    )
 
 
 def _norm(kind: str, x: jax.Array, valid: jax.Array, train: bool, dtype, name: str) -> jax.Array:
     """Batch norm over valid beats, or layer norm; x [m,p,c], valid [m]."""
     if kind == "layer":
         return nn.LayerNorm(epsilon=1e-5, dtype=dtype, name=name)(x)
-    norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, epsilon=1e-5, dtype=dtype, name=name)
+    norm = nn.BatchNorm(
+        use_running_average=not train, momentum=0.9, epsilon=1e-5, dtype=dtype, name=name
+    )
     return norm(x, mask=valid[:, None, None])
 
 
@@ -54,14 +59,17 @@ class _Pair(nn.Module):
     def __call__(self, x: jax.Array, valid: jax.Array, key: jax.Array | None) -> jax.Array:
         train = key is not None
         x = _conv(self.features, self.width, self.stride, self.dtype, "conv1")(x)
-        x = nn.gelu(_norm(self.norm, x, valid, train, self.dtype, "norm1"), approximate=not self.exact)
+        x = nn.gelu(
+            _norm(self.norm, x, valid, train, self.dtype, "norm1"), approximate=not self.exact
+        )
         x = nn.Dropout(self.dropout)(x, deterministic=not train, rng=key)
         x = _conv(self.features, self.width, 1, self.dtype, "conv2")(x)
         return _norm(self.norm, x, valid, train, self.dtype, "norm2")
 
 
 class _Residual(nn.Module):
-    """A pair and its shortcut; `up` doubles the samples first (decoder), else the shortcut has a norm (encoder)."""
+    """A pair and its shortcut; `up` doubles the samples first (decoder), else the shortcut has a
+    norm (encoder)."""
 
     pair: _Pair
     up: bool = False
@@ -90,12 +98,20 @@ class _Encoder(nn.Module):
         c = self.config
         dtype, exact = jnp.dtype(c.dtype), c.gelu_exact
         x = _conv(c.stem_features, c.encoder_width, 2, dtype, "stem_conv")(x)
-        x = nn.gelu(_norm(c.norm, x, valid, key is not None, dtype, "stem_norm"), approximate=not exact)
-        for stage, (features, blocks) in enumerate(zip(c.stage_features, c.stage_blocks, strict=True)):
+        x = nn.gelu(
+            _norm(c.norm, x, valid, key is not None, dtype, "stem_norm"), approximate=not exact
+        )
+        for stage, (features, blocks) in enumerate(
+            zip(c.stage_features, c.stage_blocks, strict=True)
+        ):
             for block in range(blocks):
                 stride = 2 if block == 0 else 1
-                pair = _Pair(features, stride, c.encoder_width, c.norm, c.dropout, exact, dtype, parent=None)
-                x = _Residual(pair, name=f"stage{stage}_block{block}")(x, valid, _fold(key, 100 * stage + block))
+                pair = _Pair(
+                    features, stride, c.encoder_width, c.norm, c.dropout, exact, dtype, parent=None
+                )
+                x = _Residual(pair, name=f"stage{stage}_block{block}")(
+                    x, valid, _fold(key, 100 * stage + block)
+                )
         return nn.Dense(c.token_dim, name="token")(x.astype(jnp.float32).mean(axis=1))
 
 
@@ -120,7 +136,8 @@ class _Decoder(nn.Module):
 
 
 class PlainLVCG(nn.Module):
-    """model.LVCG from library modules; called like it, on batches with one record a group. The geometry is fixed."""
+    """model.LVCG from library modules; called like it, on batches with one record a group. The
+    geometry is fixed."""
 
     config: FrozenConfigDict  # the whole config
 
@@ -138,7 +155,8 @@ class PlainLVCG(nn.Module):
         self.table = lift_table(directions, geometry.eps).astype(np.float32)
 
     def _encode(self, batch: Batch, visible: jax.Array, key: jax.Array | None):
-        """Heart vector [b,n,p,3], tokens [b,n,d], their mask [b,n], predicted tokens [b,n,d], last state [b,h]."""
+        """Heart vector [b,n,p,3], tokens [b,n,d], their mask [b,n], predicted tokens [b,n,d], last
+        state [b,h]."""
         b, n, _, p = batch["beats"].shape
         shown = visible_leads(visible)[..., None]  # [b,1,12,1]
         beats = jnp.where(shown, batch["beats"].astype(jnp.float32), 0.0)
@@ -150,10 +168,16 @@ class PlainLVCG(nn.Module):
         return vcg, tokens, mask, predicted, last
 
     def _rr(self, batch: Batch, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        seen = mask & batch["complete"] if self.config.model.rhythm_intervals == "complete" else mask
-        return jnp.where(mask, batch["length"], 0).astype(jnp.float32) / self.config.preprocess.rate, seen
+        seen = (
+            mask & batch["complete"] if self.config.model.rhythm_intervals == "complete" else mask
+        )
+        return jnp.where(mask, batch["length"], 0).astype(
+            jnp.float32
+        ) / self.config.preprocess.rate, seen
 
-    def __call__(self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int) -> dict[str, jax.Array]:
+    def __call__(
+        self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int
+    ) -> dict[str, jax.Array]:
         """What LVCG.__call__ gives, for g = b, r = 1, m = n = max_beats."""
         vcg, tokens, mask, predicted, _ = self._encode(batch, visible, key)
         b, n, d = tokens.shape
@@ -171,7 +195,9 @@ class PlainLVCG(nn.Module):
             draw = jax.vmap(lambda k: jax.random.uniform(k, (n,)))
             hidden = seen & (draw(record_keys(hide_key, batch["uid"]).reshape(-1)) < HIDDEN_SHARE)
             outputs |= {"rr": rr, "rr_mask": seen, "rr_hidden": hidden}
-            outputs["rr_ratio"], outputs["rr_statistics"] = self.head(self.rhythm(rr, seen, hidden), n)
+            outputs["rr_ratio"], outputs["rr_statistics"] = self.head(
+                self.rhythm(rr, seen, hidden), n
+            )
         elif self.is_initializing():
             self.rhythm(rr, seen)
         return outputs
@@ -180,7 +206,11 @@ class PlainLVCG(nn.Module):
         """The parts of the embedding, each [b,1,.]."""
         _, tokens, mask, _, last = self._encode(batch, visible, None)
         structure = masked_mean(tokens, mask[..., None], 1)
-        parts = {"structure": structure, "dynamics": last, "rhythm": self.rhythm(*self._rr(batch, mask))}
+        parts = {
+            "structure": structure,
+            "dynamics": last,
+            "rhythm": self.rhythm(*self._rr(batch, mask)),
+        }
         return {name: part[:, None] for name, part in parts.items()}
 
 
@@ -198,7 +228,8 @@ def make_plain_model(config: ConfigDict) -> PlainLVCG:
 
 
 def pad_batch(batch: dict[str, np.ndarray], max_beats: int) -> dict[str, np.ndarray]:
-    """A packed batch [g,...] in one record a group and `max_beats` slots: arrays [g*r,n,...] and [g*r,1]."""
+    """A packed batch [g,...] in one record a group and `max_beats` slots: arrays [g*r,n,...] and
+    [g*r,1]."""
     counts = batch["num_beats"]
     slots = {
         name: np.zeros((counts.size, max_beats, *batch[name].shape[2:]), batch[name].dtype)

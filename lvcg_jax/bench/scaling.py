@@ -1,10 +1,12 @@
-"""What a training step sends between devices, read off the compiled program, and what that means for many chips.
+"""What a training step sends between devices, read off the compiled program, and what that means
+for many chips.
 
     lvcg scaling --devices=8 --chips=256 --config=configs/pretrain.py
 
-Compiles the step as lowered for TPU, but for --devices virtual CPU devices (nothing runs), and lists its collectives.
-The second table is CALCULATED, not measured: weak scaling with the same number of records on every chip, from the FLOPs
-of the model, the bytes of the collectives, and the chip's speed, link speed and latency as given by flags.
+Compiles the step as lowered for TPU, but for --devices virtual CPU devices (nothing runs), and
+lists its collectives. The second table is CALCULATED, not measured: weak scaling with the same
+number of records on every chip, from the FLOPs of the model, the bytes of the collectives, and the
+chip's speed, link speed and latency as given by flags.
 """
 
 import argparse
@@ -29,13 +31,26 @@ from lvcg_jax.runs.state import create_state, make_optimizer
 from lvcg_jax.train.sharding import make_mesh, state_sharding
 from lvcg_jax.train.steps import make_train_step
 
-SIZES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
+SIZES = {
+    "pred": 1,
+    "s8": 1,
+    "u8": 1,
+    "f16": 2,
+    "bf16": 2,
+    "s32": 4,
+    "u32": 4,
+    "f32": 4,
+    "s64": 8,
+    "u64": 8,
+    "f64": 8,
+}
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 SMALL_BYTES = 65536  # collectives below are bound by latency, not by the link
 
 
 def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) -> dict[str, tuple]:
-    """The train step and the embedder for a mesh, each with the shapes of its arguments: (program, arguments).
+    """The train step and the embedder for a mesh, each with the shapes of its arguments: (program,
+    arguments).
 
     A device of the data axis holds `rows` records in `slots` packed beats.
     """
@@ -56,19 +71,27 @@ def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) 
     micro_batches = jax.tree.map(lambda x: shape((1, *x.shape), x.dtype), batch)
     variables = {"params": state.params, "batch_stats": state.batch_stats}
     embed = jax.jit(
-        lambda variables, batch: model.apply(variables, batch, batch["lead_mask"], beats, method="embed"),
-        in_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))),
+        lambda variables, batch: model.apply(
+            variables, batch, batch["lead_mask"], beats, method="embed"
+        ),
+        in_shardings=(
+            NamedSharding(mesh, PartitionSpec()),
+            NamedSharding(mesh, PartitionSpec("data")),
+        ),
     )
     return {"train": (step, (state, micro_batches)), "embed": (embed, (variables, batch))}
 
 
 def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh):
-    """Compiles for the mesh's CPU devices what a TPU would be given: the forms that suit a CPU alone stay out."""
+    """Compiles for the mesh's CPU devices what a TPU would be given: the forms that suit a CPU
+    alone stay out."""
     checks = (jax.export.DisabledSafetyCheck.platform(),)
     exported = jax.export.export(step, platforms=("tpu",), disabled_checks=checks)(*arguments)
     leaves, tree = jax.tree.flatten(arguments)
     placed = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding or NamedSharding(mesh, PartitionSpec()))
+        jax.ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=sharding or NamedSharding(mesh, PartitionSpec())
+        )
         for x, sharding in zip(leaves, exported.in_shardings_jax(mesh), strict=True)
     ]
     return jax.jit(exported.call).lower(*jax.tree.unflatten(tree, placed)).compile()
@@ -86,7 +109,9 @@ class Collective:
     def sent(self) -> float:
         """Bytes that each device sends on a ring."""
         share = (self.devices - 1) / self.devices
-        return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
+        return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(
+            self.kind, share
+        )
 
 
 def read_collectives(hlo: str) -> list[Collective]:
@@ -109,7 +134,8 @@ def read_collectives(hlo: str) -> list[Collective]:
 
 
 def _group_size(line: str) -> int:
-    """How many devices take part: replica_groups={{0,1},{2,3}}, [2,2]<=[4] or mesh['x'=4,'y'=2] {'x'}."""
+    """How many devices take part: replica_groups={{0,1},{2,3}}, [2,2]<=[4] or mesh['x'=4,'y'=2]
+    {'x'}."""
     if match := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
         return match.group(1).count(",") + 1
     if match := re.search(r"replica_groups=\[\d+,(\d+)\]", line):
@@ -124,7 +150,10 @@ def _group_size(line: str) -> int:
 
 def collective_table(found: Iterable[Collective]) -> list[str]:
     """Markdown: the collectives by kind and size."""
-    lines = ["| collective | size | number | MB in all | MB that each device sends |", "|---|---|---|---|---|"]
+    lines = [
+        "| collective | size | number | MB in all | MB that each device sends |",
+        "|---|---|---|---|---|",
+    ]
     found = list(found)
     for kind in KINDS:
         for words, small in (("large", False), (f"under {SMALL_BYTES // 1024} kB", True)):
@@ -145,12 +174,14 @@ class Chip:
     latency_us: float  # of one small collective over all chips
 
 
-def weak_scaling(chip: Chip, gflop: float, found: Iterable[Collective], chips: Iterable[int], rows: int) -> list[str]:
+def weak_scaling(
+    chip: Chip, gflop: float, found: Iterable[Collective], chips: Iterable[int], rows: int
+) -> list[str]:
     """Markdown: time of a step and efficiency by the number of chips, nothing overlapped."""
     found, compute = list(found), gflop / 1e3 / (chip.tflops * chip.share)
-    large = sum(c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind == "all-reduce") * 2 + sum(
-        c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind != "all-reduce"
-    )
+    large = sum(
+        c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind == "all-reduce"
+    ) * 2 + sum(c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind != "all-reduce")
     small = sum(c.bytes < SMALL_BYTES for c in found)
     lines = [
         "| chips | records a step | compute ms | links ms | small collectives ms | efficiency | records/s needed |",
@@ -161,21 +192,39 @@ def weak_scaling(chip: Chip, gflop: float, found: Iterable[Collective], chips: I
         waiting = small * chip.latency_us * 1e-6 if n > 1 else 0.0
         total = compute + link + waiting
         times = " | ".join(f"{1e3 * t:.2f}" for t in (compute, link, waiting))
-        lines.append(f"| {n} | {n * rows:,} | {times} | {compute / total:.0%} | {n * rows / total:,.0f} |")
+        lines.append(
+            f"| {n} | {n * rows:,} | {times} | {compute / total:.0%} | {n * rows / total:,.0f} |"
+        )
     return lines
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser("scaling", __doc__)
-    parser.add_argument("--config", default="configs/pretrain.py", help="config file, or a variant: FILE:smoke")
-    parser.add_argument("--devices", type=int, default=8, help="virtual devices of the compiled step (default 8)")
-    parser.add_argument("--chips", type=int, default=256, help="calculate up to this many (default 256)")
+    parser.add_argument(
+        "--config", default="configs/pretrain.py", help="config file, or a variant: FILE:smoke"
+    )
+    parser.add_argument(
+        "--devices", type=int, default=8, help="virtual devices of the compiled step (default 8)"
+    )
+    parser.add_argument(
+        "--chips", type=int, default=256, help="calculate up to this many (default 256)"
+    )
     parser.add_argument("--records", type=int, default=64, help="records on each chip (default 64)")
-    parser.add_argument("--shard_parameters", choices=("none", "data"), default="none", help="mesh.shard_parameters")
-    parser.add_argument("--tflops", type=float, default=275.0, help="peak of a chip, 1e12 FLOP/s (default 275)")
-    parser.add_argument("--share", type=float, default=0.3, help="share of it that the model reaches (default 0.3)")
-    parser.add_argument("--link_gbytes", type=float, default=50.0, help="GB/s a chip can send (default 50)")
-    parser.add_argument("--latency_us", type=float, default=20.0, help="of a small collective, microseconds")
+    parser.add_argument(
+        "--shard_parameters", choices=("none", "data"), default="none", help="mesh.shard_parameters"
+    )
+    parser.add_argument(
+        "--tflops", type=float, default=275.0, help="peak of a chip, 1e12 FLOP/s (default 275)"
+    )
+    parser.add_argument(
+        "--share", type=float, default=0.3, help="share of it that the model reaches (default 0.3)"
+    )
+    parser.add_argument(
+        "--link_gbytes", type=float, default=50.0, help="GB/s a chip can send (default 50)"
+    )
+    parser.add_argument(
+        "--latency_us", type=float, default=20.0, help="of a small collective, microseconds"
+    )
     args = parser.parse_args(argv)
     for name in ("devices", "chips", "records", "tflops", "share", "link_gbytes"):
         if getattr(args, name) <= 0:
@@ -197,11 +246,17 @@ def main(argv: list[str] | None = None) -> int:
     counts = np.full(args.records, slots / args.records)
     gflop = model_flops(config, counts)["train"] / 1e9
     chip = Chip(args.tflops, args.share, args.link_gbytes, args.latency_us)
-    print(f"{parameters:,} parameters, {args.records} records a device, shard_parameters={args.shard_parameters}\n")
+    print(
+        f"{parameters:,} parameters, {args.records} records a device, shard_parameters={args.shard_parameters}\n"
+    )
     print(f"Collectives of one compiled step on {args.devices} devices:\n")
     print("\n".join(collective_table(found)))
-    print(f"\nCalculated: {gflop:,.0f} GFLOP a step and chip, {chip.share:.0%} of {chip.tflops:g} TFLOP/s reached,")
-    print(f"{chip.link_gbytes:g} GB/s a link, {chip.latency_us:g} us for a small collective, nothing overlapped:\n")
+    print(
+        f"\nCalculated: {gflop:,.0f} GFLOP a step and chip, {chip.share:.0%} of {chip.tflops:g} TFLOP/s reached,"
+    )
+    print(
+        f"{chip.link_gbytes:g} GB/s a link, {chip.latency_us:g} us for a small collective, nothing overlapped:\n"
+    )
     sizes = [n for n in (1, 4, 16, 64, 256, 1024, 4096) if n < args.chips] + [args.chips]
     print("\n".join(weak_scaling(chip, gflop, found, sizes, args.records)))
     return 0

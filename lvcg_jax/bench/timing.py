@@ -1,4 +1,5 @@
-"""Timing compiled programs: calls that take turns, what compiling took, how much memory was needed."""
+"""Timing compiled programs: calls that take turns, what compiling took, how much memory was
+needed."""
 
 import contextlib
 import statistics
@@ -13,11 +14,13 @@ from data_prep.base.progress import progress_bar
 from lvcg_jax.train.compiled import compile_program
 
 
-def take_turns(calls: dict[str, Callable[[], object]], repeats: int, name: str = "") -> dict[str, list[float]]:
+def take_turns(
+    calls: dict[str, Callable[[], object]], repeats: int, name: str = ""
+) -> dict[str, list[float]]:
     """Wall seconds of each call. They take turns, so that a slow spell hits all.
 
-    In its turn each is called twice and timed the second time, when caches and freed memory are its own: that is how a
-    step follows another in training.
+    In its turn each is called twice and timed the second time, when caches and freed memory are its
+    own: that is how a step follows another in training.
     """
     seconds = {key: [] for key in calls}
     for _ in progress_bar(range(repeats), desc=name, leave=False, disable=not name):
@@ -50,11 +53,19 @@ class Program:
     def __call__(self):
         return self.compiled(*self.arguments)
 
-    def report(self, batch: dict, flops: int, seconds: list[float], peak: float) -> dict[str, float]:
+    def report(
+        self, batch: dict, flops: int, seconds: list[float], peak: float
+    ) -> dict[str, float]:
         """The fields of a line; batch arrays are [g,...] or [a,g,...]."""
         memory = self.compiled.memory_analysis()
-        program = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-        beats, slots, median = int(batch["num_beats"].sum()), batch["length"].size, statistics.median(seconds)
+        program = (
+            memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        )
+        beats, slots, median = (
+            int(batch["num_beats"].sum()),
+            batch["length"].size,
+            statistics.median(seconds),
+        )
         return {
             "records_per_second": batch["num_beats"].size / median,
             "seconds": median,

@@ -1,4 +1,5 @@
-"""From a config to what it describes: the network, the preprocessing, the subsets of visible leads."""
+"""From a config to what it describes: the network, the preprocessing, the subsets of visible
+leads."""
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -31,7 +32,8 @@ def make_model(config: ConfigDict) -> Network:
 
 
 def as_geometry(matrix) -> str | tuple[tuple[float, ...], ...]:
-    """A geometry's name, or its rows as nested tuples (as linen wants its fields); a file of rows is read."""
+    """A geometry's name, or its rows as nested tuples (as linen wants its fields); a file of rows
+    is read."""
     if isinstance(matrix, str) and matrix in GEOMETRIES:
         return matrix
     return tuple(tuple(float(v) for v in row) for row in lead_matrix(matrix))
@@ -43,7 +45,9 @@ def make_subsets(config: ConfigDict):
     matrix = lead_matrix(as_geometry(geometry.matrix))
     most = geometry.most_visible or geometry.num_visible
     if not 1 <= geometry.num_visible <= most <= len(LEADS):
-        raise InputError(f"geometry: {geometry.num_visible} to {most} visible leads: give 1 to {len(LEADS)}")
+        raise InputError(
+            f"geometry: {geometry.num_visible} to {most} visible leads: give 1 to {len(LEADS)}"
+        )
     limits = (geometry.eps, geometry.identifiable_only, geometry.max_gain)
     sizes = range(geometry.num_visible, most + 1)
     return np.concatenate([training_subsets(matrix, size, *limits) for size in sizes])

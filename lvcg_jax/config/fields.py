@@ -1,4 +1,5 @@
-"""The fields of a config by their flat names, what each may be, and which may change between two starts of a run."""
+"""The fields of a config by their flat names, what each may be, and which may change between two
+starts of a run."""
 
 import json
 
@@ -82,19 +83,28 @@ def flatten(config: ConfigDict) -> dict[str, object]:
 
 
 def check_choices(config: ConfigDict) -> None:
-    """An InputError for a field with a word that it cannot be, or fields that do not go together."""
+    """An InputError for a field with a word that it cannot be, or fields that do not go
+    together."""
     fields = flatten(config)
     for name, choices in CHOICES.items():
         if fields[name] not in choices:
-            raise InputError(f"{name} is '{fields[name]}': choose {', '.join(choices[:-1])} or {choices[-1]}")
+            raise InputError(
+                f"{name} is '{fields[name]}': choose {', '.join(choices[:-1])} or {choices[-1]}"
+            )
     model, loss = config.model, config.loss
     check_statistics(model.structure)
     if model.dynamics_input == "encoded" and model.dynamics != "learned":
         raise InputError("model.dynamics_input='encoded' needs model.dynamics='learned'")
     if loss.ecg_source == "both" and (loss.vcg_source != "encoded" or model.stitch):
-        raise InputError("loss.ecg_source='both' needs loss.vcg_source='encoded' and no model.stitch")
+        raise InputError(
+            "loss.ecg_source='both' needs loss.vcg_source='encoded' and no model.stitch"
+        )
     if model.dynamics != "learned" and model.state_dim != model.token_dim:
         sizes = f"state_dim {model.state_dim} and token_dim {model.token_dim}"
-        raise InputError(f"model.dynamics='{model.dynamics}' has no read-out: {sizes} must be the same")
+        raise InputError(
+            f"model.dynamics='{model.dynamics}' has no read-out: {sizes} must be the same"
+        )
     if 0 < model.rhythm_positions < config.preprocess.max_beats:
-        raise InputError(f"model.rhythm_positions must be 0 or preprocess.max_beats={config.preprocess.max_beats}")
+        raise InputError(
+            f"model.rhythm_positions must be 0 or preprocess.max_beats={config.preprocess.max_beats}"
+        )

@@ -1,4 +1,5 @@
-"""Configs as plain data: reading, writing and comparing them, and what a config describes: model, preprocessing."""
+"""Configs as plain data: reading, writing and comparing them, and what a config describes: model,
+preprocessing."""
 
 import json
 import runpy
@@ -16,14 +17,18 @@ PAPER_CONFIG = "configs/pretrain.py"  # the paper's table of hyper-parameters
 def config_folder() -> Path:
     """The folder `configs`: inside an installed package, or beside the package in a checkout."""
     package = Path(__file__).resolve().parents[1]
-    return next((folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir()), package)
+    return next(
+        (folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir()),
+        package,
+    )
 
 
 def find_config(path: str | Path) -> tuple[Path, str]:
     """The file and the variant of 'configs/pretrain.py:demo'.
 
-    A file that is not there is looked for by its name among the configs of the package, so that a preset can be named
-    from any folder: 'configs/pretrain.py:demo', 'pretrain.py:demo' and 'pretrain:demo' all find it.
+    A file that is not there is looked for by its name among the configs of the package, so that a
+    preset can be named from any folder: 'configs/pretrain.py:demo', 'pretrain.py:demo' and
+    'pretrain:demo' all find it.
     """
     file, _, variant = str(path).partition(":")
     packaged = config_folder() / Path(file).with_suffix(".py").name
@@ -32,11 +37,14 @@ def find_config(path: str | Path) -> tuple[Path, str]:
     if Path(file).parent.name in ("", "configs") and packaged.is_file():
         return packaged, variant
     known = ", ".join(f"configs/{each.name}" for each in sorted(config_folder().glob("*.py")))
-    raise InputError(f"no config file {file}: give a file, or one of the package ({known or 'none found'})")
+    raise InputError(
+        f"no config file {file}: give a file, or one of the package ({known or 'none found'})"
+    )
 
 
 def read_config_file(path: str | Path) -> ConfigDict:
-    """The config of a file with get_config, or of one of its variants: 'configs/pretrain.py:demo'."""
+    """The config of a file with get_config, or of one of its variants:
+    'configs/pretrain.py:demo'."""
     file, variant = find_config(path)
     module = runpy.run_path(str(file))
     if "get_config" not in module:
@@ -45,9 +53,14 @@ def read_config_file(path: str | Path) -> ConfigDict:
 
 
 def telling_fields(config: ConfigDict) -> dict[str, object]:
-    """The flat fields without those that have the value of before they existed: a new field changes no older key."""
+    """The flat fields without those that have the value of before they existed: a new field changes
+    no older key."""
     then = {name: json.dumps(value) for name, value in LATER_FIELDS.items()}
-    return {name: value for name, value in flatten(config).items() if then.get(name) != json.dumps(value)}
+    return {
+        name: value
+        for name, value in flatten(config).items()
+        if then.get(name) != json.dumps(value)
+    }
 
 
 def save_config(config: ConfigDict, path: Path) -> None:
@@ -62,9 +75,13 @@ def load_config(path: Path) -> ConfigDict:
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
-        raise InputError(f"no config.json in {path.parent}: is it a run directory of lvcg_jax.train?") from None
+        raise InputError(
+            f"no config.json in {path.parent}: is it a run directory of lvcg_jax.train?"
+        ) from None
     except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not a readable config ({error}): restore it from the run's checkpoint") from None
+        raise InputError(
+            f"{path} is not a readable config ({error}): restore it from the run's checkpoint"
+        ) from None
     return complete_config(data)
 
 

@@ -1,10 +1,13 @@
-"""Input pipeline: shards -> shuffled, packed batches, the same for any number of devices and processes.
+"""Input pipeline: shards -> shuffled, packed batches, the same for any number of devices and
+processes.
 
-Grain shuffles record numbers, not records: every process sees the global batch's numbers and beat counts, so all agree
-on the packed size, and each reads only its own groups of records. The position in the stream is just the step.
+Grain shuffles record numbers, not records: every process sees the global batch's numbers and beat
+counts, so all agree on the packed size, and each reads only its own groups of records. The position
+in the stream is just the step.
 
-Batches take turns in choosing from a window of shuffled records, so that all have nearly the same number of beats and
-little is padded; so do micro-batches, and the groups of a batch. Who is in a batch does not depend on the groups.
+Batches take turns in choosing from a window of shuffled records, so that all have nearly the same
+number of beats and little is padded; so do micro-batches, and the groups of a batch. Who is in a
+batch does not depend on the groups.
 """
 
 import math
@@ -19,16 +22,25 @@ from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS
 
-USUAL_DEVIATIONS = 2.5  # of records in file order, the usual number of slots holds all but a batch in a hundred or so
+# of records in file order, the usual number of slots holds all but a batch in a hundred or so
+USUAL_DEVIATIONS = 2.5
 WINDOW_BATCHES = 64  # batches that share out their records
 SEEN_WINDOWS = 4  # whose largest batch sets the usual number of slots in training
 SLOT_STEP = 64  # a batch with more beats gets so many slots more, or one a record if that is more
 
 
 class BatchMaker:
-    """Turns record numbers [a*g*r] into one packed batch of this process's groups, arrays [a,g_local,...]."""
+    """Turns record numbers [a*g*r] into one packed batch of this process's groups, arrays
+    [a,g_local,...]."""
 
-    def __init__(self, shards: ShardSet, accumulate: int, groups: int, local_groups: Sequence[int], pack: bool):
+    def __init__(
+        self,
+        shards: ShardSet,
+        accumulate: int,
+        groups: int,
+        local_groups: Sequence[int],
+        pack: bool,
+    ):
         self.shards, self.accumulate, self.groups, self.pack = shards, accumulate, groups, pack
         self.local_groups = list(local_groups)
         self.max_beats = shards.preprocess.max_beats
@@ -40,8 +52,9 @@ class BatchMaker:
         return BatchOrder(self.shards.counts, batch_size, self.accumulate, self.groups, seed)
 
     def capacity(self, num_beats: np.ndarray, usual: float | None = None) -> int:
-        """Packed slots of a group, from the beat counts [a,g,r] of the global batch: one usual number, which follows
-        from the data set, and rarely a larger one, so that a run compiles one shape and seldom a second."""
+        """Packed slots of a group, from the beat counts [a,g,r] of the global batch: one usual
+        number, which follows from the data set, and rarely a larger one, so that a run compiles one
+        shape and seldom a second."""
         records = num_beats.shape[-1]
         full = records * self.max_beats
         if not self.pack:
@@ -96,8 +109,8 @@ def check_batch_size(batch_size: int, accumulate: int, groups: int) -> None:
 
 
 def share_out(numbers: np.ndarray, counts: np.ndarray, hands: int) -> np.ndarray:
-    """Numbers [n] -> [hands,n/hands] with nearly equal sums of counts: the largest ones left, one for each hand, go to
-    the hands in the order of what they lack."""
+    """Numbers [n] -> [hands,n/hands] with nearly equal sums of counts: the largest ones left, one
+    for each hand, go to the hands in the order of what they lack."""
     largest_first = np.argsort(-counts[numbers], kind="stable")
     rounds = numbers[largest_first].reshape(-1, hands)
     shared, beats = np.empty_like(rounds), np.zeros(hands, int)
@@ -109,13 +122,21 @@ def share_out(numbers: np.ndarray, counts: np.ndarray, hands: int) -> np.ndarray
 
 
 class BatchOrder:
-    """The record numbers of each training step (from 0), without reading a record: [a*g*r], the same on every process.
+    """The record numbers of each training step (from 0), without reading a record: [a*g*r], the
+    same on every process.
 
     Which records make a batch follows from the seed alone; the groups only arrange them.
     """
 
-    def __init__(self, counts: np.ndarray, batch_size: int, accumulate: int, groups: int, seed: int):
-        self.counts, self.batch_size, self.accumulate, self.groups = counts, batch_size, accumulate, groups
+    def __init__(
+        self, counts: np.ndarray, batch_size: int, accumulate: int, groups: int, seed: int
+    ):
+        self.counts, self.batch_size, self.accumulate, self.groups = (
+            counts,
+            batch_size,
+            accumulate,
+            groups,
+        )
         self.window = max(1, min(WINDOW_BATCHES, len(counts) // batch_size))
         shuffled = grain.MapDataset.range(len(counts)).seed(seed).shuffle().repeat()
         self.windows = shuffled.batch(self.window * batch_size, drop_remainder=True)
@@ -130,23 +151,35 @@ class BatchOrder:
     def __getitem__(self, step: int) -> np.ndarray:
         window, place = divmod(step, self.window)
         micro_batches = share_out(self._batches(window)[place], self.counts, self.accumulate)
-        return np.concatenate([share_out(numbers, self.counts, self.groups).reshape(-1) for numbers in micro_batches])
+        return np.concatenate(
+            [share_out(numbers, self.counts, self.groups).reshape(-1) for numbers in micro_batches]
+        )
 
     def most_beats(self) -> int:
         """The largest number of beats in a group, of the batches of the first windows."""
         seen = np.stack([self[step] for step in range(SEEN_WINDOWS * self.window)])
-        return int(self.counts[seen].reshape(-1, self.batch_size // (self.accumulate * self.groups)).sum(1).max())
+        return int(
+            self.counts[seen]
+            .reshape(-1, self.batch_size // (self.accumulate * self.groups))
+            .sum(1)
+            .max()
+        )
 
 
-def train_batches(make: BatchMaker, order: BatchOrder, prefetch: int, threads: int = 1) -> grain.DatasetIterator:
+def train_batches(
+    make: BatchMaker, order: BatchOrder, prefetch: int, threads: int = 1
+) -> grain.DatasetIterator:
     """Endless shuffled batches; the state of the iterator is {'next_index': step}."""
     batches = grain.MapDataset.source(order).map(partial(make, usual=order.most_beats()))
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(prefetch, threads))
     return iter(batches.to_iter_dataset(options))
 
 
-def ordered_batches(make: BatchMaker, batch_size: int, limit: int | None = None) -> Iterator[dict[str, np.ndarray]]:
-    """Every record once, in shard order; the last batch is filled up with rows that count for nothing."""
+def ordered_batches(
+    make: BatchMaker, batch_size: int, limit: int | None = None
+) -> Iterator[dict[str, np.ndarray]]:
+    """Every record once, in shard order; the last batch is filled up with rows that count for
+    nothing."""
     check_batch_size(batch_size, make.accumulate, make.groups)
     total = len(make.shards) if limit is None else min(limit, len(make.shards))
     for start in range(0, total, batch_size):

@@ -25,7 +25,8 @@ class Entry:
 
 
 def list_entries(sets: Sequence[ShardSet], limit: int | None = None) -> list[Entry]:
-    """Every window of some splits in order, or `limit` of them chosen by a hash of the patient (whole patients)."""
+    """Every window of some splits in order, or `limit` of them chosen by a hash of the patient
+    (whole patients)."""
     entries = []
     for shards in sets:
         for first in range(0, len(shards), 64):

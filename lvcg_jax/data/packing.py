@@ -12,10 +12,14 @@ from data_prep.ecg.leads import LEADS
 T = TypeVar("T")
 
 
-def pack(windows: Iterable[dict], slots: int, rows: int) -> Iterator[tuple[list[dict], dict[str, np.ndarray]]]:
-    """Windows in order, as many as fit a batch of `slots` beats and `rows` records; the last is filled up with nothing.
+def pack(
+    windows: Iterable[dict], slots: int, rows: int
+) -> Iterator[tuple[list[dict], dict[str, np.ndarray]]]:
+    """Windows in order, as many as fit a batch of `slots` beats and `rows` records; the last is
+    filled up with nothing.
 
-    Yields the windows of each batch, without their samples, and the batch in the layout of model.py.
+    Yields the windows of each batch, without their samples, and the batch in the layout of
+    model.py.
     """
     chosen, beats = [], 0
     for window in windows:
@@ -59,7 +63,8 @@ def make_batch(windows: Sequence[dict], slots: int, rows: int) -> dict[str, np.n
 
 
 def record_batch(window: dict, capacity: int) -> dict[str, np.ndarray]:
-    """One window as a batch with `capacity` slots, so that any beat count shares one compilation."""
+    """One window as a batch with `capacity` slots, so that any beat count shares one
+    compilation."""
     batch = make_batch([window | {"visible": window["lead_mask"]}], capacity, 1)
     del batch["visible"]
     return batch
@@ -81,5 +86,10 @@ def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
 def empty_batch(beat_samples: int) -> dict[str, np.ndarray]:
     """A batch of one record with two silent beats, to initialise a model with."""
     beats = np.zeros((2, len(LEADS), beat_samples))
-    window = {"beats": beats, "length": np.ones(2), "complete": np.ones(2), "scale": np.ones(len(LEADS))}
+    window = {
+        "beats": beats,
+        "length": np.ones(2),
+        "complete": np.ones(2),
+        "scale": np.ones(len(LEADS)),
+    }
     return record_batch(window | {"lead_mask": 2 ** len(LEADS) - 1, "uid": 0}, capacity=2)

@@ -1,4 +1,5 @@
-"""Windows of beats on their way to the model: from shards or raw records, and packed into batches of one shape.
+"""Windows of beats on their way to the model: from shards or raw records, and packed into batches
+of one shape.
 
 A window is a dict with the features of a shard example (see data_prep/shards.py) and
     labels         {task: class names}             visible   bit mask of the leads that the model may see
@@ -38,9 +39,12 @@ class Failure:
 
 
 def shard_windows(
-    shards: ShardSet, done: Callable[[], object] = lambda: None, numbers: Sequence[int] | None = None
+    shards: ShardSet,
+    done: Callable[[], object] = lambda: None,
+    numbers: Sequence[int] | None = None,
 ) -> Iterator[dict]:
-    """The examples of a split with these numbers, or every one in shard order; `done` hears of each."""
+    """The examples of a split with these numbers, or every one in shard order; `done` hears of
+    each."""
     numbers = range(len(shards)) if numbers is None else numbers
     step = round(shards.preprocess.seconds * shards.preprocess.rate) / shards.preprocess.rate
     for first in range(0, len(numbers), READ_CHUNK):
@@ -61,11 +65,16 @@ def dataset_windows(data: str | Path, splits: Sequence[str] | None = None) -> It
 
 
 def corpus_windows(
-    corpus: Corpus, preprocess: Preprocess, failures: list[Failure], done: Callable[[], object] = lambda: None
+    corpus: Corpus,
+    preprocess: Preprocess,
+    failures: list[Failure],
+    done: Callable[[], object] = lambda: None,
 ) -> Iterator[dict]:
-    """All windows of raw records, prepared and judged exactly as data_prep.build does; bad records go to `failures`.
+    """All windows of raw records, prepared and judged exactly as data_prep.build does; bad records
+    go to `failures`.
 
-    Records of a labelled corpus without splits are split as a build would. `done` hears of every record.
+    Records of a labelled corpus without splits are split as a build would. `done` hears of every
+    record.
     """
     job = Job(Path(), preprocess, windows="all", store_signal=False)
     for ref in corpus.refs:
@@ -75,7 +84,17 @@ def corpus_windows(
         if not outcome.windows:
             failures.append(Failure(ref.record_id, None, outcome.reason))
         for window in outcome.windows:
-            names = ("beats", "start", "length", "complete", "scale", "lead_mask", "window", "signal", "start_seconds")
+            names = (
+                "beats",
+                "start",
+                "length",
+                "complete",
+                "scale",
+                "lead_mask",
+                "window",
+                "signal",
+                "start_seconds",
+            )
             yield {name: getattr(window, name) for name in names} | {
                 "record_id": ref.record_id,
                 "patient_id": patient,
@@ -89,7 +108,8 @@ def corpus_windows(
 
 
 def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name: str) -> Corpus:
-    """One record in memory, [samples, leads] with its rate, lead names and unit, as a corpus of one record."""
+    """One record in memory, [samples, leads] with its rate, lead names and unit, as a corpus of one
+    record."""
     names = leads.split(",") if isinstance(leads, str) else [str(lead) for lead in leads]
     for lead in names:
         if canonical(lead) is None:
@@ -101,7 +121,9 @@ def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name
         turned = signal.ndim == 2 and signal.shape[0] == len(names)
         hint = "; it is the other way round: give signal.T" if turned else ""
         found = f"{name} is {signal.dtype} of shape {signal.shape} and {len(names)} leads are named"
-        raise InputError(f"{found}: signal must be [samples, leads], numbers with a lead name for each column{hint}")
+        raise InputError(
+            f"{found}: signal must be [samples, leads], numbers with a lead name for each column{hint}"
+        )
     try:
         rate = float(fs)
     except (TypeError, ValueError):
@@ -112,11 +134,16 @@ def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name
         raise InputError(f"{name}: unit={unit!r} is no voltage: give 'mV', 'uV' or 'V'")
     in_mv, names = to_millivolts(signal.astype(np.float32), names, [str(unit)] * len(names), name)
     wave = Waveform(in_mv, rate, names)
-    return Corpus("memory", "", {}, [RecordRef(name, name, None, {}, "")], "none given", read=lambda ref: wave)
+    return Corpus(
+        "memory", "", {}, [RecordRef(name, name, None, {}, "")], "none given", read=lambda ref: wave
+    )
 
 
-def show_only(windows: Iterable[dict], leads: Sequence[str], failures: list[Failure]) -> Iterator[dict]:
-    """Hides all leads but these from the model; a window that has none of them goes to `failures`."""
+def show_only(
+    windows: Iterable[dict], leads: Sequence[str], failures: list[Failure]
+) -> Iterator[dict]:
+    """Hides all leads but these from the model; a window that has none of them goes to
+    `failures`."""
     mask = lead_mask(np.isin(LEADS, leads))
     for window in windows:
         if window["visible"] & mask:

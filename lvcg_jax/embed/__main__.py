@@ -1,13 +1,14 @@
-"""Embeddings of shards, of a folder of WFDB records or of one file, as a table (see lvcg_jax/table.py).
+"""Embeddings of shards, of a folder of WFDB records or of one file, as a table (see
+lvcg_jax/table.py).
 
     lvcg embed --checkpoint=RUN --data=SHARDS --out=embeddings.parquet
     lvcg embed --checkpoint=RUN --wfdb=FOLDER --leads=I,II,V2 --rows=record --out=embeddings.npz
     lvcg embed --checkpoint=RUN --record=ecg.npy --rate=500 --unit=uV --lead_names=I,II,V2 --out=one.npz
 
-Raw records may have any rate, length and leads; they go through the preprocessing of the checkpoint. A record that
-cannot be embedded is listed with the reason in OUT.failures.csv, and the work goes on. The same command writes the same
-bytes on every run: records are computed in order, in batches of one fixed shape. Without --checkpoint the weights that
-the package carries are used.
+Raw records may have any rate, length and leads; they go through the preprocessing of the
+checkpoint. A record that cannot be embedded is listed with the reason in OUT.failures.csv, and the
+work goes on. The same command writes the same bytes on every run: records are computed in order, in
+batches of one fixed shape. Without --checkpoint the weights that the package carries are used.
 """
 
 import argparse
@@ -19,7 +20,13 @@ from data_prep.corpora.corpus import open_corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
-from lvcg_jax.embed.dataset import check_place, embed_corpus, embed_dataset, file_corpus, write_failures
+from lvcg_jax.embed.dataset import (
+    check_place,
+    embed_corpus,
+    embed_dataset,
+    file_corpus,
+    write_failures,
+)
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import check_ending, save_table
 from lvcg_jax.runs import weights
@@ -32,25 +39,47 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
     add("--data", metavar="SHARDS", help="what to embed: shards of data_prep.build,")
-    add("--wfdb", metavar="FOLDER", help="or all WFDB records below a folder (labels.csv, if there, gives the labels),")
+    add(
+        "--wfdb",
+        metavar="FOLDER",
+        help="or all WFDB records below a folder (labels.csv, if there, gives the labels),",
+    )
     add("--record", metavar="FILE", help="or one file: WFDB, .edf, .npy, .npz, .csv")
     add("--out", required=True, metavar="FILE", help="table to write: .parquet or .npz")
-    add("--leads", metavar="I,II,V2", help="leads that the model may see (default: all that a record has)")
-    add("--rows", choices=("window", "record"), default="window", help="a row a window (default), or a record's mean")
+    add(
+        "--leads",
+        metavar="I,II,V2",
+        help="leads that the model may see (default: all that a record has)",
+    )
+    add(
+        "--rows",
+        choices=("window", "record"),
+        default="window",
+        help="a row a window (default), or a record's mean",
+    )
     add("--tokens", action="store_true", help="also store the beat tokens (.npz only)")
     add("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
-    add("--random_weights", type=int, metavar="SEED", help="the control: the run's model with random weights")
+    add(
+        "--random_weights",
+        type=int,
+        metavar="SEED",
+        help="the control: the run's model with random weights",
+    )
     add("--rate", type=float, help="of --record, where the file does not say: samples a second,")
     add("--unit", help="unit (mV, uV, V),")
     add("--lead_names", metavar="I,II,V2", help="and the lead of each column")
     args = parser.parse_args(argv)
     given = [f"--{name}" for name in ("data", "wfdb", "record") if getattr(args, name) is not None]
     if len(given) != 1:
-        raise InputError(f"give one of --data, --wfdb and --record, not {' and '.join(given) or 'none'}")
+        raise InputError(
+            f"give one of --data, --wfdb and --record, not {' and '.join(given) or 'none'}"
+        )
     if check_ending(args.out) != ".npz" and args.tokens:
         raise InputError(f"--tokens needs an --out that ends in .npz, not {args.out}")
     if args.random_weights is not None and args.data is None:
-        raise InputError("--random_weights needs --data: its norm statistics are measured on the training split")
+        raise InputError(
+            "--random_weights needs --data: its norm statistics are measured on the training split"
+        )
     for name in ("rate", "unit", "lead_names"):
         if getattr(args, name) is not None and args.record is None:
             raise InputError(f"--{name} is for --record: other sources say it themselves")
@@ -85,9 +114,13 @@ def main(argv: list[str] | None = None) -> int:
         listed = write_failures(args.out, failures)
     parts = " + ".join(f"{name} {size}" for name, size in table.parts.items())
     rows = f"{len(table.record_id)} rows of {len(set(table.record_id.tolist()))} records"
-    print(f"{rows}, {table.embedding.shape[1]} numbers each ({parts}), from {model.checkpoint}: {args.out}")
+    print(
+        f"{rows}, {table.embedding.shape[1]} numbers each ({parts}), from {model.checkpoint}: {args.out}"
+    )
     if listed:
-        print(f"{len({failure.record_id for failure in failures})} records failed in whole or in part: see {listed}")
+        print(
+            f"{len({failure.record_id for failure in failures})} records failed in whole or in part: see {listed}"
+        )
     return 0
 
 

@@ -30,27 +30,39 @@ def embed_dataset(
     limit: int | None = None,
     **options,
 ) -> Table:
-    """The embedding table of these splits of a data set (default: all); options: those of `embed_table`.
+    """The embedding table of these splits of a data set (default: all); options: those of
+    `embed_table`.
 
-    What cannot be embedded goes to `failures`; without such a list it is an error. At most `limit` windows of each
-    split, drawn by patient as `list_entries` does.
+    What cannot be embedded goes to `failures`; without such a list it is an error. At most `limit`
+    windows of each split, drawn by patient as `list_entries` does.
     """
     metadata, found = read_metadata(data), [] if failures is None else failures
     sets = [ShardSet(data, split) for split in splits or metadata["splits"]]
     for shards in sets:
         shards.require_preprocess(model.preprocess)
-    chosen = [range(len(s)) if limit is None else [e.index for e in list_entries([s], limit)] for s in sets]
+    chosen = [
+        range(len(s)) if limit is None else [e.index for e in list_entries([s], limit)]
+        for s in sets
+    ]
     with progress_bar(total=sum(map(len, chosen)), unit="rec", disable=not progress) as bar:
         parts = zip(sets, chosen, strict=True)
-        windows = itertools.chain.from_iterable(shard_windows(shards, bar.update, numbers) for shards, numbers in parts)
+        windows = itertools.chain.from_iterable(
+            shard_windows(shards, bar.update, numbers) for shards, numbers in parts
+        )
         table = embed_table(model, windows, metadata["tasks"], found, **options)
     return table if failures is not None else _complete(table, found)
 
 
 def embed_corpus(
-    model: LVCG, corpus: Corpus, *, failures: list[Failure] | None = None, progress: bool = True, **options
+    model: LVCG,
+    corpus: Corpus,
+    *,
+    failures: list[Failure] | None = None,
+    progress: bool = True,
+    **options,
 ) -> Table:
-    """The embedding table of raw records, of all windows of each; arguments as for embed_dataset."""
+    """The embedding table of raw records, of all windows of each; arguments as for
+    embed_dataset."""
     found = [] if failures is None else failures
     with progress_bar(total=len(corpus.refs), unit="rec", disable=not progress) as bar:
         windows = corpus_windows(corpus, model.preprocess, found, bar.update)
@@ -69,15 +81,17 @@ def embed_table(
 ) -> Table:
     """The table of these windows.
 
-    `leads` hides all others from the model (beats stay where all leads put them); `rows` is 'window' or 'record' (see
-    table.record_rows); `tokens` also keeps the beat tokens.
+    `leads` hides all others from the model (beats stay where all leads put them); `rows` is
+    'window' or 'record' (see table.record_rows); `tokens` also keeps the beat tokens.
     """
     if leads:
         windows = show_only(windows, leads, failures)
     kept, outputs = model.embed_windows(windows, tokens=tokens)
     if not kept:
         count, first = len({failure.record_id for failure in failures}), failures[0]
-        raise InputError(f"no embedding for any of {count} records; {first.record_id}: {first.reason}")
+        raise InputError(
+            f"no embedding for any of {count} records; {first.record_id}: {first.reason}"
+        )
     metadata = {
         "checkpoint": model.checkpoint,
         "preprocess_hash": model.preprocess.hash(),
@@ -125,15 +139,20 @@ def write_failures(out: str, failures: list[Failure]) -> str | None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("record_id", "window", "reason"))
-        writer.writerows((f.record_id, "" if f.window is None else f.window, f.reason) for f in failures)
+        writer.writerows(
+            (f.record_id, "" if f.window is None else f.window, f.reason) for f in failures
+        )
     return str(path)
 
 
 def check_place(out: Path) -> None:
-    """Makes the folder of a table to be written, so that nobody learns only after the work that it cannot be."""
+    """Makes the folder of a table to be written, so that nobody learns only after the work that it
+    cannot be."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out={out}: cannot write there ({error.strerror})") from None
     if out.is_dir() or not os.access(out.parent, os.W_OK):
-        raise InputError(f"--out={out}: cannot write there ({'a folder' if out.is_dir() else 'no permission'})")
+        raise InputError(
+            f"--out={out}: cannot write there ({'a folder' if out.is_dir() else 'no permission'})"
+        )

@@ -1,9 +1,11 @@
-"""The embeddings file (.npz or .parquet): one row per window or record with its patient, split, labels and flags.
+"""The embeddings file (.npz or .parquet): one row per window or record with its patient, split,
+labels and flags.
 
-Both endings hold the same; `load_table` reads either. Columns of a parquet file: record_id, patient_id, split, window,
-start_seconds, num_beats, leads ('I;II;V2', those the model saw), rank, condition and gain of their geometry, defects
-(';'-joined), label_TASK (list of class names; null: not labelled for the task) and one list of numbers for each part of
-the embedding. An npz has `embedding` [m,d] with `part_names` and `part_sizes`, and `labels` as JSON.
+Both endings hold the same; `load_table` reads either. Columns of a parquet file: record_id,
+patient_id, split, window, start_seconds, num_beats, leads ('I;II;V2', those the model saw), rank,
+condition and gain of their geometry, defects (';'-joined), label_TASK (list of class names; null:
+not labelled for the task) and one list of numbers for each part of the embedding. An npz has
+`embedding` [m,d] with `part_names` and `part_sizes`, and `labels` as JSON.
 
 Axis letters: m row, d feature, w window.
 """
@@ -30,12 +32,14 @@ _HEADER = b"lvcg_embeddings"  # key of our JSON in a parquet file's metadata
 
 @dataclass
 class Table:
-    """Embeddings as saved in one file; `keys` name the rows (record id, with '#window' if given)."""
+    """Embeddings as saved in one file; `keys` name the rows (record id, with '#window' if
+    given)."""
 
     record_id: np.ndarray  # [m] str
     patient_id: np.ndarray  # [m] str
     split: np.ndarray  # [m] str
-    labels: list[dict[str, list[str]]]  # per row {task: class names}; an absent task means not labelled for it
+    # per row {task: class names}; an absent task means not labelled for it
+    labels: list[dict[str, list[str]]]
     embedding: np.ndarray  # [m,d] float32
     parts: dict[str, int] = field(default_factory=dict)  # part name -> size, in column order
     metadata: dict[str, str] = field(default_factory=dict)
@@ -45,7 +49,9 @@ class Table:
 
     @property
     def keys(self) -> list[str]:
-        windows = [""] * len(self.record_id) if self.window is None else [f"#{w}" for w in self.window]
+        windows = (
+            [""] * len(self.record_id) if self.window is None else [f"#{w}" for w in self.window]
+        )
         return [f"{record}{window}" for record, window in zip(self.record_id, windows, strict=True)]
 
     @property
@@ -57,20 +63,29 @@ class Table:
     def part_columns(self) -> dict[str, slice]:
         """Where the parts are in the embedding."""
         ends = np.cumsum(self.part_sizes).tolist()
-        return {name: slice(end - size, end) for (name, size), end in zip(self.parts.items(), ends, strict=True)}
+        return {
+            name: slice(end - size, end)
+            for (name, size), end in zip(self.parts.items(), ends, strict=True)
+        }
 
     @property
     def tasks(self) -> dict[str, list[str]]:
-        """Class names of each task: as declared in the file's `tasks` metadata (JSON), else those that occur."""
+        """Class names of each task: as declared in the file's `tasks` metadata (JSON), else those
+        that occur."""
         found: dict[str, set[str]] = {}
         for row in self.labels:
             for task, names in row.items():
                 found.setdefault(task, set()).update(names)
         declared = json.loads(self.metadata.get("tasks", "{}"))
-        return {task: sorted(names | set(declared.get(task, ()))) for task, names in sorted(found.items())}
+        return {
+            task: sorted(names | set(declared.get(task, ())))
+            for task, names in sorted(found.items())
+        }
 
 
-def window_table(windows: Sequence[dict], features: np.ndarray, parts: dict[str, int], metadata: dict) -> Table:
+def window_table(
+    windows: Sequence[dict], features: np.ndarray, parts: dict[str, int], metadata: dict
+) -> Table:
     """Features [m,d] of windows (see windows.py) as a table."""
     column = lambda name: np.array([window[name] for window in windows])  # noqa: E731
     return Table(
@@ -99,20 +114,26 @@ def beat_weighted_mean(rows: np.ndarray, num_beats: np.ndarray) -> np.ndarray:
 def record_rows(table: Table) -> Table:
     """One row a record: the mean of its windows weighted by beats, with window -1.
 
-    Beats are added up; `leads` are those visible in every window; rank, condition and gain those of the worst window;
-    `start_seconds` is that of the first; a defect that not all windows have is written 'w2:gap:V3:40', as in a ledger.
+    Beats are added up; `leads` are those visible in every window; rank, condition and gain those of
+    the worst window; `start_seconds` is that of the first; a defect that not all windows have is
+    written 'w2:gap:V3:40', as in a ledger.
     """
-    first = [i for i, name in enumerate(table.record_id) if i == 0 or name != table.record_id[i - 1]]
+    first = [
+        i for i, name in enumerate(table.record_id) if i == 0 or name != table.record_id[i - 1]
+    ]
     groups = [slice(a, b) for a, b in zip(first, [*first[1:], len(table.record_id)], strict=True)]
     beats = table.extra["num_beats"]
-    combine = {"num_beats": np.sum, "condition": np.max, "gain": np.max, "leads": _in_all}  # others: the smallest
+    # others: the smallest
+    combine = {"num_beats": np.sum, "condition": np.max, "gain": np.max, "leads": _in_all}
     extra = {
         name: np.array([combine.get(name, np.min)(values[g]) for g in groups])
         for name, values in table.extra.items()
         if name != "defects"
     }
     if "defects" in table.extra:
-        extra["defects"] = np.array([_defects(table.extra["defects"][g], table.window[g]) for g in groups])
+        extra["defects"] = np.array(
+            [_defects(table.extra["defects"][g], table.window[g]) for g in groups]
+        )
     return replace(
         table,
         **{name: getattr(table, name)[first] for name in ("record_id", "patient_id", "split")},
@@ -125,13 +146,18 @@ def record_rows(table: Table) -> Table:
 
 def _in_all(cells: np.ndarray) -> str:
     """';'-joined words that every cell has."""
-    return ";".join(word for word in cells[0].split(";") if all(word in cell.split(";") for cell in cells))
+    return ";".join(
+        word for word in cells[0].split(";") if all(word in cell.split(";") for cell in cells)
+    )
 
 
 def _defects(cells: np.ndarray, windows: np.ndarray) -> str:
     common = [word for word in _in_all(cells).split(";") if word]
     lists = zip(windows, (cell.split(";") for cell in cells), strict=True)
-    return ";".join(common + [f"w{w}:{word}" for w, words in lists for word in words if word and word not in common])
+    return ";".join(
+        common
+        + [f"w{w}:{word}" for w, words in lists for word in words if word and word not in common]
+    )
 
 
 def check_ending(path: str | Path) -> str:
@@ -143,7 +169,8 @@ def check_ending(path: str | Path) -> str:
 
 
 def save_table(path: str | Path, table: Table) -> None:
-    """Writes the file that `load_table` reads, whole or not at all; the same table gives the same bytes."""
+    """Writes the file that `load_table` reads, whole or not at all; the same table gives the same
+    bytes."""
     suffix = check_ending(path)
     try:
         with whole_file(path) as temporary, open(temporary, "wb") as file:
@@ -177,22 +204,31 @@ def _save_parquet(file: BinaryIO, table: Table) -> None:
 
     if table.tokens is not None:
         raise InputError("beat tokens are stored in .npz files only")
-    columns = {name: pa.array(getattr(table, name).tolist(), pa.string()) for name in TABLE_KEYS[:3]}
+    columns = {
+        name: pa.array(getattr(table, name).tolist(), pa.string()) for name in TABLE_KEYS[:3]
+    }
     if table.window is not None:
         columns["window"] = pa.array(table.window)
     columns |= {name: pa.array(values.tolist()) for name, values in table.extra.items()}
     tasks = sorted({task for row in table.labels for task in row})
     for task in tasks:
-        columns[f"label_{task}"] = pa.array([row.get(task) for row in table.labels], pa.list_(pa.string()))
+        columns[f"label_{task}"] = pa.array(
+            [row.get(task) for row in table.labels], pa.list_(pa.string())
+        )
     for name, place in (table.part_columns or {"embedding": slice(None)}).items():
         part = np.asarray(table.embedding[:, place], np.float32)
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), part.shape[1])
-    header = {"tasks": tasks, "parts": table.parts, "metadata": {k: str(v) for k, v in table.metadata.items()}}
+    header = {
+        "tasks": tasks,
+        "parts": table.parts,
+        "metadata": {k: str(v) for k, v in table.metadata.items()},
+    }
     pq.write_table(pa.table(columns).replace_schema_metadata({_HEADER: json.dumps(header)}), file)
 
 
 def load_table(path: str | Path) -> Table:
-    """Reads an embeddings file and checks that it is one: keys, lengths, finite numbers, no row twice."""
+    """Reads an embeddings file and checks that it is one: keys, lengths, finite numbers, no row
+    twice."""
     read = _load_npz if check_ending(path) == ".npz" else _load_parquet
     try:
         table = read(path)
@@ -200,15 +236,22 @@ def load_table(path: str | Path) -> Table:
         raise
     except FileNotFoundError:
         raise InputError(f"{path}: no such embeddings file; write one with lvcg embed") from None
-    except Exception as error:  # numpy, zipfile, zlib and pyarrow each have their own ways to say "damaged"
+    # numpy, zipfile, zlib and pyarrow each have their own ways to say "damaged"
+    except Exception as error:
         what = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-        raise InputError(f"{path} is damaged or not an embeddings file of this project ({what})") from None
+        raise InputError(
+            f"{path} is damaged or not an embeddings file of this project ({what})"
+        ) from None
     names, counts = np.unique(table.keys, return_counts=True)
     if counts.max() > 1:
-        raise InputError(f"{path}: {list_some(names[counts > 1])} occurs more than once; each row needs its own id")
+        raise InputError(
+            f"{path}: {list_some(names[counts > 1])} occurs more than once; each row needs its own id"
+        )
     bad = ~np.isfinite(table.embedding).all(1)
     if bad.any():
-        raise InputError(f"{path}: the embedding of {list_some(table.record_id[bad])} is not finite")
+        raise InputError(
+            f"{path}: the embedding of {list_some(table.record_id[bad])} is not finite"
+        )
     return table
 
 
@@ -217,16 +260,28 @@ def _load_npz(path: str | Path) -> Table:
         data = {key: file[key] for key in file.files}
     missing = [key for key in TABLE_KEYS if key not in data]
     if missing:
-        raise InputError(f"{path} is not an embeddings file of this project: it has no {', '.join(missing)}")
+        raise InputError(
+            f"{path} is not an embeddings file of this project: it has no {', '.join(missing)}"
+        )
     rows = len(data["record_id"])
     wrong = [key for key in TABLE_KEYS if data[key].shape[:1] != (rows,)]
     if wrong or data["embedding"].ndim != 2 or not rows:
-        raise InputError(f"{path}: {', '.join(wrong) or 'embedding'} does not have one row for each of {rows} records")
+        raise InputError(
+            f"{path}: {', '.join(wrong) or 'embedding'} does not have one row for each of {rows} records"
+        )
     try:
         labels = [json.loads(str(text)) for text in data["labels"]]
     except json.JSONDecodeError:
-        raise InputError(f'{path}: \'labels\' does not hold JSON text such as {{"super": ["NORM"]}}') from None
-    parts = dict(zip(data.get("part_names", np.array([], str)).tolist(), data.get("part_sizes", []), strict=True))
+        raise InputError(
+            f'{path}: \'labels\' does not hold JSON text such as {{"super": ["NORM"]}}'
+        ) from None
+    parts = dict(
+        zip(
+            data.get("part_names", np.array([], str)).tolist(),
+            data.get("part_sizes", []),
+            strict=True,
+        )
+    )
     others = {key: value for key, value in data.items() if key not in (*TABLE_KEYS, *_OTHER_KEYS)}
     return Table(
         *(data[key].astype(str) for key in TABLE_KEYS[:3]),
@@ -246,12 +301,19 @@ def _load_parquet(path: str | Path) -> Table:
     with open(path, "rb") as file:
         data = pq.read_table(file)
     if _HEADER not in (data.schema.metadata or {}) or not len(data):
-        raise InputError(f"{path} is not an embeddings file of this project: it has no rows or no {_HEADER.decode()}")
+        raise InputError(
+            f"{path} is not an embeddings file of this project: it has no rows or no {_HEADER.decode()}"
+        )
     header = json.loads(data.schema.metadata[_HEADER])
     names = list(header["parts"]) or ["embedding"]
-    blocks = [data[name].combine_chunks().flatten().to_numpy().reshape(len(data), -1) for name in names]
+    blocks = [
+        data[name].combine_chunks().flatten().to_numpy().reshape(len(data), -1) for name in names
+    ]
     found = {task: data[f"label_{task}"].to_pylist() for task in header["tasks"]}
-    labels = [{task: cells[i] for task, cells in found.items() if cells[i] is not None} for i in range(len(data))]
+    labels = [
+        {task: cells[i] for task, cells in found.items() if cells[i] is not None}
+        for i in range(len(data))
+    ]
     used = {*TABLE_KEYS[:3], "window", *names, *(f"label_{task}" for task in header["tasks"])}
     return Table(
         *(np.array(data[key].to_pylist(), dtype=str) for key in TABLE_KEYS[:3]),
@@ -267,7 +329,10 @@ def _load_parquet(path: str | Path) -> Table:
 def take_rows(table: Table, chosen: np.ndarray) -> Table:
     """The rows of a table that a mask [m] or indices choose; beat tokens do not come with them."""
     chosen = np.arange(len(table.record_id))[chosen]
-    columns = {name: getattr(table, name)[chosen] for name in ("record_id", "patient_id", "split", "embedding")}
+    columns = {
+        name: getattr(table, name)[chosen]
+        for name in ("record_id", "patient_id", "split", "embedding")
+    }
     return replace(
         table,
         **columns,
@@ -279,28 +344,39 @@ def take_rows(table: Table, chosen: np.ndarray) -> Table:
 
 
 def keep_test_rows(table: Table, keys: Sequence[str]) -> tuple[Table, np.ndarray]:
-    """The table with these of its test rows only, in this order and after all other rows, and their numbers [t]."""
-    row_of, others = {key: i for i, key in enumerate(table.keys)}, np.flatnonzero(table.split != "test")
+    """The table with these of its test rows only, in this order and after all other rows, and their
+    numbers [t]."""
+    row_of, others = (
+        {key: i for i, key in enumerate(table.keys)},
+        np.flatnonzero(table.split != "test"),
+    )
     test = np.array([row_of[key] for key in keys], int)
     return take_rows(table, np.concatenate([others, test])), len(others) + np.arange(len(test))
 
 
 def align_features(table: Table, other: Table, name: str) -> np.ndarray:
-    """The other table's embedding in the row order of the first; the two must describe the same labelled records."""
+    """The other table's embedding in the row order of the first; the two must describe the same
+    labelled records."""
     position = {key: i for i, key in enumerate(other.keys)}
     mine = table.keys
     absent, extra = [k for k in mine if k not in position], sorted(set(position) - set(mine))
     if absent or extra:
-        where = [f"{list_some(absent)} missing from it"] * bool(absent) + [f"{list_some(extra)} only in it"] * bool(
-            extra
+        where = [f"{list_some(absent)} missing from it"] * bool(absent) + [
+            f"{list_some(extra)} only in it"
+        ] * bool(extra)
+        raise InputError(
+            f"control '{name}' covers other records: {', '.join(where)}; embed the same data set"
         )
-        raise InputError(f"control '{name}' covers other records: {', '.join(where)}; embed the same data set")
     order = np.array([position[key] for key in mine])
     for what in ("patient_id", "split"):
         differ = getattr(table, what) != getattr(other, what)[order]
         if differ.any():
-            raise InputError(f"control '{name}' gives another {what} for {list_some(table.record_id[differ])}")
-    differ = [key for key, row, i in zip(mine, table.labels, order, strict=True) if row != other.labels[i]]
+            raise InputError(
+                f"control '{name}' gives another {what} for {list_some(table.record_id[differ])}"
+            )
+    differ = [
+        key for key, row, i in zip(mine, table.labels, order, strict=True) if row != other.labels[i]
+    ]
     if differ:
         raise InputError(f"control '{name}' gives other labels for {list_some(differ)}")
     return other.embedding[order]

@@ -37,8 +37,9 @@ FORMAT = 2  # of the JSON file; 2: the function takes `scale` too
 
 
 def embed_function(embedder: LVCG) -> Callable[..., dict[str, jax.Array]]:
-    """The embedding as a function of arrays [b,...] alone. In the layout of model.py every record is its own group, so
-    that its beats need no packing; they are rounded to float16, as in shards."""
+    """The embedding as a function of arrays [b,...] alone. In the layout of model.py every
+    record is its own group, so that its beats need no packing; they are rounded to float16, as
+    in shards."""
 
     def embed(beats, length, complete, num_beats, lead_mask, scale) -> dict[str, jax.Array]:
         batch = {
@@ -71,10 +72,13 @@ def input_shapes(embedder: LVCG, b) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def export_embedder(embedder: LVCG, platforms: Sequence[str]) -> export.Exported:
-    """The embedding function with its weights, for any number of records, lowered for these platforms."""
+    """The embedding function with its weights, for any number of records, lowered for these
+    platforms."""
     (b,) = export.symbolic_shape("b")
     shapes = input_shapes(embedder, b)
-    return export.export(jax.jit(embed_function(embedder)), platforms=tuple(platforms))(*shapes.values())
+    return export.export(jax.jit(embed_function(embedder)), platforms=tuple(platforms))(
+        *shapes.values()
+    )
 
 
 def describe(embedder: LVCG, exported: export.Exported, data: bytes, name: str) -> dict:
@@ -88,10 +92,18 @@ def describe(embedder: LVCG, exported: export.Exported, data: bytes, name: str) 
         "checkpoint": embedder.checkpoint,
         "platforms": list(exported.platforms),
         "jax": jax.__version__,
-        "parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(embedder.variables["params"])),
-        "inputs": {key: {"shape": list(x.shape), "dtype": x.dtype.name} for key, x in inputs.items()},
-        "outputs": {key: {"shape": ["b", parts[key].shape[1]], "dtype": parts[key].dtype.name} for key in PARTS},
-        "parts": {key: parts[key].shape[1] for key in PARTS},  # their order in the embedding, and their sizes
+        "parameters": sum(
+            math.prod(x.shape) for x in jax.tree.leaves(embedder.variables["params"])
+        ),
+        "inputs": {
+            key: {"shape": list(x.shape), "dtype": x.dtype.name} for key, x in inputs.items()
+        },
+        "outputs": {
+            key: {"shape": ["b", parts[key].shape[1]], "dtype": parts[key].dtype.name}
+            for key in PARTS
+        },
+        # their order in the embedding, and their sizes
+        "parts": {key: parts[key].shape[1] for key in PARTS},
         "leads": list(LEADS),
         "preprocess": embedder.preprocess.to_dict(),
         "preprocess_hash": embedder.preprocess.hash(),
@@ -103,7 +115,9 @@ def parse_platforms(text: str) -> list[str]:
     platforms = text.split(",")
     for platform in platforms:
         if platform not in PLATFORMS:
-            raise InputError(f"--platforms: unknown platform '{platform}', choose from {', '.join(PLATFORMS)}")
+            raise InputError(
+                f"--platforms: unknown platform '{platform}', choose from {', '.join(PLATFORMS)}"
+            )
     return platforms
 
 
@@ -111,7 +125,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser("export", __doc__)
     parser.add_argument("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
     parser.add_argument("--out", required=True, help="file to write, ending in .stablehlo")
-    parser.add_argument("--platforms", default="cpu,cuda,tpu", help="where it shall run (default cpu,cuda,tpu)")
+    parser.add_argument(
+        "--platforms", default="cpu,cuda,tpu", help="where it shall run (default cpu,cuda,tpu)"
+    )
     parser.add_argument("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
     args = parser.parse_args(argv)
     platforms, out = parse_platforms(args.platforms), Path(args.out)
@@ -130,7 +146,9 @@ def main(argv: list[str] | None = None) -> int:
     words = embedder.facts.get("card") or run_words(facts, embedder.config, Path(checkpoint))
     write_whole(out.with_suffix(".md"), model_card(facts, words))
     sizes = f"{len(data) / 2**20:.1f} MiB for {', '.join(platforms)}"
-    print(f"{embedder.checkpoint}: {out} ({sizes}), {out.stem}.json and the model card {out.stem}.md")
+    print(
+        f"{embedder.checkpoint}: {out} ({sizes}), {out.stem}.json and the model card {out.stem}.md"
+    )
     return 0
 
 

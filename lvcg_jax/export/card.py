@@ -1,5 +1,5 @@
-"""Model cards, of exported models and of packaged weights: a call that works, preprocessing in words, data, training,
-use, limits."""
+"""Model cards, of exported models and of packaged weights: a call that works, preprocessing in
+words, data, training, use, limits."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,23 +70,37 @@ def last_sections(facts: dict) -> list[str]:
 # Name, licence and source of the corpora, as their own pages state them.
 LICENCES = {
     "ptbxl": ("PTB-XL 1.0.3", "CC BY 4.0", "Wagner et al., Scientific Data 7:154, 2020"),
-    "cpsc2018": ("CPSC 2018", "CC BY 4.0", "Liu et al., J. Med. Imaging Health Inform. 8:1368, 2018"),
+    "cpsc2018": (
+        "CPSC 2018",
+        "CC BY 4.0",
+        "Liu et al., J. Med. Imaging Health Inform. 8:1368, 2018",
+    ),
     "csn": (
         "Chapman-Shaoxing-Ningbo 1.0.0",
         "CC BY 4.0",
         "Zheng et al., Scientific Data 7:48, 2020, and PhysioNet 2022",
     ),
     "mimic": ("MIMIC-IV-ECG 1.0", "ODbL 1.0", "Gow et al., PhysioNet 2023"),
-    "ptb": ("PTB Diagnostic 1.0.0", "ODC-By 1.0", "Bousseljot et al., Biomed. Tech. 40 (S1):317, 1995"),
+    "ptb": (
+        "PTB Diagnostic 1.0.0",
+        "ODC-By 1.0",
+        "Bousseljot et al., Biomed. Tech. 40 (S1):317, 1995",
+    ),
     "ludb": ("LUDB 1.0.1", "ODC-By 1.0", "Kalyakulina et al., IEEE Access 8:186181, 2020"),
-    "synthetic": ("synthetic ECGs of this program", "none needed", "made up, not recorded from people"),
+    "synthetic": (
+        "synthetic ECGs of this program",
+        "none needed",
+        "made up, not recorded from people",
+    ),
 }
 
 
 def licence_words(corpora: Sequence[str]) -> str:
     """A table of the corpora with their licences and whom to name."""
     table = markdown_table(["data", "licence", "source"], [LICENCES[name] for name in corpora])
-    return "\n".join(["Licences of the data; the weights were derived from it by training:", "", *table]).strip()
+    return "\n".join(
+        ["Licences of the data; the weights were derived from it by training:", "", *table]
+    ).strip()
 
 
 INTENDED_USE = (
@@ -107,7 +121,8 @@ LIMITS = """\
 
 
 def example_call(facts: dict) -> str:
-    """A call from Python that works as it stands, given `signal_mv` [samples, leads], `rate` and `leads`."""
+    """A call from Python that works as it stands, given `signal_mv` [samples, leads], `rate` and
+    `leads`."""
     stem, n = facts["file"].removesuffix(".stablehlo"), facts["inputs"]["beats"]["shape"][1]
     total = sum(facts["parts"].values())
     return f'''```python
@@ -152,7 +167,10 @@ def _table_of(arrays: dict) -> str:
 def preprocessing_words(facts: dict) -> str:
     """Every step with its numbers."""
     p = facts["preprocess"]
-    scale = {"lead": "each lead is z-scored", "record": "all leads are centred and divided by one common scale"}
+    scale = {
+        "lead": "each lead is z-scored",
+        "record": "all leads are centred and divided by one common scale",
+    }
     height = f"{p['peak_height']:g} standard deviations (tried again with {p['peak_retry_height']:g} if under three)"
     peaks = {
         "lead_ii": f"R peaks on lead II: higher than {height}, at least {p['peak_distance']:g} s apart; without a"
@@ -160,7 +178,11 @@ def preprocessing_words(facts: dict) -> str:
         "vcg": "R peaks from all leads there are: peaks of the speed (5-25 Hz) of the heart vector lifted with the"
         f" {p['geometry']} geometry, at least {p['peak_distance']:g} s apart",
     }
-    recover = "; limb leads that follow exactly from others are recovered" if p["recover_limb_leads"] else ""
+    recover = (
+        "; limb leads that follow exactly from others are recovered"
+        if p["recover_limb_leads"]
+        else ""
+    )
     steps = [
         "Leads by name, in mV; absent ones are missing, never filled with zeros.",
         f"Gaps up to {p['max_gap_seconds']:g} s (and samples over {p['max_mv']:g} mV from their lead's median) are"
@@ -188,7 +210,11 @@ def data_words(config: ConfigDict, run: Path) -> str:
         for name, split in metadata["splits"].items()
     ]
     lines = "\n".join(f"- {line}" for line in splits)
-    made_up = " (made up by a program, not recorded from people)" if metadata["corpus"] == "synthetic" else ""
+    made_up = (
+        " (made up by a program, not recorded from people)"
+        if metadata["corpus"] == "synthetic"
+        else ""
+    )
     return f"Corpus `{metadata['corpus']}`{made_up}; splits by patient ({metadata['split_rule']}):\n\n{lines}"
 
 
@@ -207,7 +233,11 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         f" {o.weight_decay:g}, clip {o.clip_norm:g}",
         "batch": f"{config.data.batch_size} records",
         "steps": f"{config.train.steps:,} planned, checkpoint {facts['checkpoint']}"
-        + (f"; started with the weights of {Path(config.train.start_from).name}" if config.train.start_from else ""),
+        + (
+            f"; started with the weights of {Path(config.train.start_from).name}"
+            if config.train.start_from
+            else ""
+        ),
         "leads' sizes": "a part of the structure: a wrong unit or gain moves the embedding"
         if m.lead_sizes
         else "not read",
@@ -215,9 +245,7 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         "seed": config.seed,
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    text = (
-        f"Self-supervised: hidden leads are predicted from visible ones, no label is used.\n\n| | |\n|---|---|\n{table}"
-    )
+    text = f"Self-supervised: hidden leads are predicted from visible ones, no label is used.\n\n| | |\n|---|---|\n{table}"
     validation = [row for row in read_metrics(run) if row["kind"] == "validation"]
     if validation:
         best = min(validation, key=lambda row: row["loss"])

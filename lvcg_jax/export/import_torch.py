@@ -1,10 +1,12 @@
-"""Turns a checkpoint of the authors' PyTorch code into a run directory that embed, probe and reconstruct use.
+"""Turns a checkpoint of the authors' PyTorch code into a run directory that embed, probe and
+reconstruct use.
 
     lvcg import_torch --checkpoint=final.pt --out=runs/authors
 
-The file is read without PyTorch, and nothing in it is executed (see lvcg_jax/torch_file.py). Widths follow from the
-tensors' shapes; everything else is the config variant `release` of configs/pretrain.py. Optimiser state is not taken
-over, nor are the two projection heads, which no loss trained and nothing reads.
+The file is read without PyTorch, and nothing in it is executed (see lvcg_jax/torch_file.py). Widths
+follow from the tensors' shapes; everything else is the config variant `release` of
+configs/pretrain.py. Optimiser state is not taken over, nor are the two projection heads, which no
+loss trained and nothing reads.
 """
 
 import math
@@ -27,13 +29,15 @@ from lvcg_jax.runs.state import TrainState, make_optimizer
 from lvcg_jax.runs.trained import fresh_state
 
 RELEASE_CONFIG = "configs/pretrain.py:release"
-LEFT_OUT = ("struct_proj.", "dynamic_proj.", "lead_projection.")  # heads never trained, and the geometry once more
+# heads never trained, and the geometry once more
+LEFT_OUT = ("struct_proj.", "dynamic_proj.", "lead_projection.")
 NOT_NEEDED = ("num_batches_tracked",)
 MATRIX_TOLERANCE = 1e-4  # lead directions this close to the paper's are the paper's
 
 
 class Tensors:
-    """The tensors of a checkpoint by name; each is taken once, so what is left was not understood."""
+    """The tensors of a checkpoint by name; each is taken once, so what is left was not
+    understood."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray], path: Path):
         self._path, self._left = path, dict(tensors)
@@ -44,17 +48,23 @@ class Tensors:
     def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
         """The shape of a tensor that must be there."""
         if name not in self._left:
-            raise InputError(f"{self._path} has no tensor '{name}': it is not a checkpoint of the published LVCG")
+            raise InputError(
+                f"{self._path} has no tensor '{name}': it is not a checkpoint of the published LVCG"
+            )
         shape = self._left[name].shape
         if len(shape) != dimensions:
-            raise InputError(f"{self._path}: tensor '{name}' has shape {shape}, expected {dimensions} dimensions")
+            raise InputError(
+                f"{self._path}: tensor '{name}' has shape {shape}, expected {dimensions} dimensions"
+            )
         return shape
 
     def take(self, name: str, dimensions: int) -> np.ndarray:
         self.shape(name, dimensions)
         value = self._left.pop(name).astype(np.float32)
         if not np.isfinite(value).all():
-            raise InputError(f"{self._path}: tensor '{name}' holds numbers that are not finite: the run has diverged")
+            raise InputError(
+                f"{self._path}: tensor '{name}' holds numbers that are not finite: the run has diverged"
+            )
         return value
 
     def count(self, pattern: str) -> int:
@@ -65,7 +75,9 @@ class Tensors:
         return number
 
     def rest(self) -> list[str]:
-        ignored = [name for name in self._left if name.startswith(LEFT_OUT) or name.endswith(NOT_NEEDED)]
+        ignored = [
+            name for name in self._left if name.startswith(LEFT_OUT) or name.endswith(NOT_NEEDED)
+        ]
         return sorted(self._left.keys() - set(ignored))
 
 
@@ -81,7 +93,10 @@ class Weights:
         tree.update(values)
 
     def linear(self, ours: str, theirs: str) -> None:
-        kernel, bias = self.tensors.take(f"{theirs}.weight", 2).T, self.tensors.take(f"{theirs}.bias", 1)
+        kernel, bias = (
+            self.tensors.take(f"{theirs}.weight", 2).T,
+            self.tensors.take(f"{theirs}.bias", 1),
+        )
         self.put(self.params, ours, kernel=kernel, bias=bias)
 
     def conv(self, ours: str, theirs: str) -> None:
@@ -91,7 +106,9 @@ class Weights:
 
     def norm(self, ours: str, theirs: str, statistics: bool = True) -> None:
         take = self.tensors.take
-        self.put(self.params, ours, scale=take(f"{theirs}.weight", 1), bias=take(f"{theirs}.bias", 1))
+        self.put(
+            self.params, ours, scale=take(f"{theirs}.weight", 1), bias=take(f"{theirs}.bias", 1)
+        )
         if statistics:
             mean, var = (take(f"{theirs}.running_{name}", 1) for name in ("mean", "var"))
             self.put(self.batch_stats, ours, mean=mean, var=var)
@@ -117,7 +134,9 @@ def infer_sizes(tensors: Tensors, config: ConfigDict) -> ConfigDict:
     model.state_dim = shape("state_generator.gru.weight_hh_l0", 2)[1]
     model.decoder_seed_features = shape("beat_decoder.proj_bn.weight", 1)[0]
     blocks = tensors.count("beat_decoder.blocks.{}.conv1.weight")
-    model.decoder_features = tuple(shape(f"beat_decoder.blocks.{k}.conv1.weight", 3)[0] for k in range(blocks))
+    model.decoder_features = tuple(
+        shape(f"beat_decoder.blocks.{k}.conv1.weight", 3)[0] for k in range(blocks)
+    )
     model.decoder_width = shape("beat_decoder.out_conv.0.weight", 3)[2]
     model.refine = shape("ecg_decoder.net.0.weight", 3)[0]
     model.rhythm_hidden, inputs = shape("global_rr_embedding.seq_proj.weight", 2)
@@ -129,7 +148,9 @@ def infer_sizes(tensors: Tensors, config: ConfigDict) -> ConfigDict:
     matrix = tensors.take("all_lead_directions", 2)
     if matrix.shape != (12, 3) or np.abs(matrix - lead_matrix("paper")).max() > MATRIX_TOLERANCE:
         with config.ignore_type():
-            config.geometry.matrix = tuple(tuple(row) for row in lead_matrix(matrix.tolist()).tolist())
+            config.geometry.matrix = tuple(
+                tuple(row) for row in lead_matrix(matrix.tolist()).tolist()
+            )
     return config
 
 
@@ -140,7 +161,10 @@ def convert(tensors: Tensors, model: ConfigDict) -> Weights:
     weights.norm("encoder/stem_norm", "beat_encoder.stem.1")
     for stage, blocks in enumerate(model.stage_blocks):
         for block in range(blocks):
-            ours, theirs = f"encoder/stage{stage}_block{block}", f"beat_encoder.stages.{stage}.blocks.{block}"
+            ours, theirs = (
+                f"encoder/stage{stage}_block{block}",
+                f"beat_encoder.stages.{stage}.blocks.{block}",
+            )
             weights.pair(ours, theirs)
             if f"{theirs}.shortcut.0.weight" in tensors:
                 weights.conv(f"{ours}/shortcut_conv", f"{theirs}.shortcut.0")
@@ -155,7 +179,9 @@ def convert(tensors: Tensors, model: ConfigDict) -> Weights:
 
     channels = model.decoder_seed_features  # theirs: channels x samples; ours: samples x channels
     kernel, bias = take("beat_decoder.proj.weight", 2), take("beat_decoder.proj.bias", 1)
-    kernel = kernel.reshape(channels, SEED_LENGTH, -1).transpose(2, 1, 0).reshape(kernel.shape[1], -1)
+    kernel = (
+        kernel.reshape(channels, SEED_LENGTH, -1).transpose(2, 1, 0).reshape(kernel.shape[1], -1)
+    )
     bias = bias.reshape(channels, SEED_LENGTH).T.reshape(-1)
     weights.put(weights.params, "decoder/seed", kernel=kernel, bias=bias)
     weights.norm("decoder/seed_norm", "beat_decoder.proj_bn")
@@ -181,7 +207,10 @@ def convert(tensors: Tensors, model: ConfigDict) -> Weights:
     ):
         weights.linear(f"rhythm/{ours}", f"{rhythm}.{theirs}")
     weights.put(weights.params, "rhythm/pool", query=take(f"{rhythm}.query", 3).reshape(-1))
-    packed = take(f"{rhythm}.attn_pool.in_proj_weight", 2), take(f"{rhythm}.attn_pool.in_proj_bias", 1)
+    packed = (
+        take(f"{rhythm}.attn_pool.in_proj_weight", 2),
+        take(f"{rhythm}.attn_pool.in_proj_bias", 1),
+    )
     for name, kernel, bias in zip("qkv", *(np.split(x, 3) for x in packed), strict=True):
         weights.put(weights.params, f"rhythm/pool/{name}", kernel=kernel.T, bias=bias)
 
@@ -194,15 +223,22 @@ def state_tensors(content, path: Path) -> tuple[dict[str, np.ndarray], int]:
     """The tensors of a checkpoint and its step, from a training checkpoint or a bare state dict."""
     found = content.get("model_state_dict", content) if isinstance(content, dict) else None
     names = found if isinstance(found, dict) else {}
-    tensors = {name: x for name, x in names.items() if isinstance(name, str) and isinstance(x, np.ndarray)}
+    tensors = {
+        name: x for name, x in names.items() if isinstance(name, str) and isinstance(x, np.ndarray)
+    }
     if not tensors:
-        raise InputError(f"{path} holds no model_state_dict with tensors: give final.pt or checkpoint_*.pt of a run")
+        raise InputError(
+            f"{path} holds no model_state_dict with tensors: give final.pt or checkpoint_*.pt of a run"
+        )
     step = content.get("global_step", 0)
     return tensors, step if isinstance(step, int) and 0 <= step < 2**31 else 0
 
 
-def import_checkpoint(path: str | Path, out: str | Path) -> tuple[ConfigDict, TrainState, list[str]]:
-    """Writes the run directory; returns its config, its state and the names of tensors that were not understood."""
+def import_checkpoint(
+    path: str | Path, out: str | Path
+) -> tuple[ConfigDict, TrainState, list[str]]:
+    """Writes the run directory; returns its config, its state and the names of tensors that were
+    not understood."""
     path, out = Path(path), Path(out)
     if out.exists() and any(out.iterdir()):
         raise InputError(f"--out={out} is not empty: give a new run directory")
@@ -211,7 +247,10 @@ def import_checkpoint(path: str | Path, out: str | Path) -> tuple[ConfigDict, Tr
     config = infer_sizes(taken, read_config_file(RELEASE_CONFIG))
     weights = convert(taken, config.model)
     expected = jax.eval_shape(lambda: fresh_state(config, 0))
-    for ours, wanted in ((weights.params, expected.params), (weights.batch_stats, expected.batch_stats)):
+    for ours, wanted in (
+        (weights.params, expected.params),
+        (weights.batch_stats, expected.batch_stats),
+    ):
         check_same_shapes(ours, wanted, path)
     params, batch_stats = jax.tree.map(jnp.asarray, (weights.params, weights.batch_stats))
     seed, number = jnp.zeros((), jnp.uint32), jnp.asarray(step, jnp.int32)
@@ -240,15 +279,21 @@ def _leaves(tree) -> Iterable[tuple[str, tuple[int, ...]]]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("import_torch", __doc__)
-    parser.add_argument("--checkpoint", required=True, metavar="FILE", help="final.pt or another file of torch.save")
+    parser.add_argument(
+        "--checkpoint", required=True, metavar="FILE", help="final.pt or another file of torch.save"
+    )
     parser.add_argument("--out", required=True, metavar="RUN", help="run directory to make")
     args = parser.parse_args(argv)
     config, state, others = import_checkpoint(args.checkpoint, args.out)
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(state.params))
     model = config.model
-    print(f"{size:,} parameters (token {model.token_dim}, state {model.state_dim}), step {int(state.step)}: {args.out}")
+    print(
+        f"{size:,} parameters (token {model.token_dim}, state {model.state_dim}), step {int(state.step)}: {args.out}"
+    )
     if others:
-        print(f"not understood and left out: {', '.join(others[:10])}{' ...' if len(others) > 10 else ''}")
+        print(
+            f"not understood and left out: {', '.join(others[:10])}{' ...' if len(others) > 10 else ''}"
+        )
     return 0
 
 

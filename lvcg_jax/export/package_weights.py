@@ -1,10 +1,12 @@
-"""Puts the best checkpoint of a run into the package, so that LVCG.load(NAME) works wherever it is installed.
+"""Puts the best checkpoint of a run into the package, so that LVCG.load(NAME) works wherever it is
+installed.
 
     lvcg package_weights --checkpoint=RUN --name=best --scores=RUN/eval/results-RUN.json
 
-Writes NAME.safetensors, NAME.json and the model card NAME.md beside the code, see weights.py, and says how much half
-precision moves the embeddings of a few synthetic records. --scores is what lvcg_jax.studies.results or lvcg_jax.probe --out
-wrote for this checkpoint, before or after it was packaged.
+Writes NAME.safetensors, NAME.json and the model card NAME.md beside the code, see weights.py, and
+says how much half precision moves the embeddings of a few synthetic records. --scores is what
+lvcg_jax.studies.results or lvcg_jax.probe --out wrote for this checkpoint, before or after it was
+packaged.
 """
 
 import hashlib
@@ -44,24 +46,30 @@ SIZE_RECORDS = 2_000  # training records for the usual size of a lead
 
 
 def portable_config(config: ConfigDict) -> ConfigDict:
-    """The config without places of the training machine: no data folder, of other paths their last name, and lead
-    directions as numbers where they came from a file."""
+    """The config without places of the training machine: no data folder, of other paths their last
+    name, and lead directions as numbers where they came from a file."""
     data = json.loads(config.to_json())
     data["geometry"]["matrix"] = as_geometry(config.geometry.matrix)
     data["data"]["dir"] = ""
     for section in (value for value in data.values() if isinstance(value, dict)):
-        section |= {name: Path(x).name for name, x in section.items() if isinstance(x, str) and "/" in x}
+        section |= {
+            name: Path(x).name for name, x in section.items() if isinstance(x, str) and "/" in x
+        }
     return complete_config(data)
 
 
 def train_command(config: ConfigDict, name: str) -> str:
-    """The command of such a training: the preset of this name, or else the paper's, and the fields that differ."""
+    """The command of such a training: the preset of this name, or else the paper's, and the fields
+    that differ."""
     file = PAPER_CONFIG
     try:
         preset, file = read_config_file(f"{file}:{name}"), f"{file}:{name}"
     except ValueError:
         preset = read_config_file(PAPER_CONFIG)
-    usual, flags = flatten(preset), [f"--config={file}", f"--workdir=runs/{name}", "--config.data.dir=SHARDS"]
+    usual, flags = (
+        flatten(preset),
+        [f"--config={file}", f"--workdir=runs/{name}", "--config.data.dir=SHARDS"],
+    )
     for field, value in flatten(config).items():
         if field not in FREE_FIELDS and value != usual.get(field):
             flags.append(shlex.quote(f"--config.{field}={as_tuples(value)}"))
@@ -72,19 +80,26 @@ def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
     """Names of the corpora that the run was trained on, as given or as its data set says."""
     if given is None:
         try:
-            given = ",".join(re.findall(r"\w+", read_metadata(config.data.dir or run / "data")["corpus"]))
+            given = ",".join(
+                re.findall(r"\w+", read_metadata(config.data.dir or run / "data")["corpus"])
+            )
         except InputError:
-            raise InputError(f"the data set of {run} is not at hand: say what it held, --corpora=ptbxl,csn") from None
+            raise InputError(
+                f"the data set of {run} is not at hand: say what it held, --corpora=ptbxl,csn"
+            ) from None
     names = given.split(",")
     for name in names:
         if name not in LICENCES:
             known = f"licences are known of {', '.join(LICENCES)}"
-            raise InputError(f"no licence is known for the corpus '{name}': give --corpora=...; {known}")
+            raise InputError(
+                f"no licence is known for the corpus '{name}': give --corpora=...; {known}"
+            )
     return names
 
 
 def lead_sizes(model: LVCG, run: Path) -> dict[str, float] | None:
-    """The usual size in mV of each lead in training records; None without data, or if the model needs no such thing."""
+    """The usual size in mV of each lead in training records; None without data, or if the model
+    needs no such thing."""
     data = Path(model.config.data.dir or run / "data")
     if model.preprocess.normalise != "lead" or not data.is_dir():
         return None
@@ -93,23 +108,41 @@ def lead_sizes(model: LVCG, run: Path) -> dict[str, float] | None:
 
 
 def scores_words(path: Path | None, hashes: Sequence[str]) -> str:
-    """The tables of a scores file; weights with one of these hashes must be among what was scored."""
+    """The tables of a scores file; weights with one of these hashes must be among what was
+    scored."""
     if path is None:
         return "None were given when these weights were packaged."
     document = read_probe(path)
     data, results = document.get("data"), document["results"]
     fractions, first = fractions_of(results), results[0]["models"][0]
-    made = (document.get("run") or document.get("metadata") or {}).get("checkpoint", "an unnamed model")
+    made = (document.get("run") or document.get("metadata") or {}).get(
+        "checkpoint", "an unnamed model"
+    )
     scored = document.get("checkpoints") or {first: made}
     mine = [name for name, checkpoint in scored.items() if checkpoint.rpartition("#")[2] in hashes]
     if not mine:
-        raise InputError(f"{path} holds scores of {made}, not of these weights ({' or '.join(hashes)})")
+        raise InputError(
+            f"{path} holds scores of {made}, not of these weights ({' or '.join(hashes)})"
+        )
     held = f" Corpus `{data['corpus']}`, splits by patient ({data['split_rule']})." if data else ""
-    others = [name for name in results[0]["models"] if name != mine[0] and not name.startswith(f"{first}: ")]
-    controls = others if mine == [first] else []  # differences are of the first model; parts of it are left out
+    others = [
+        name
+        for name in results[0]["models"]
+        if name != mine[0] and not name.startswith(f"{first}: ")
+    ]
+    # differences are of the first model; parts of it are left out
+    controls = others if mine == [first] else []
     head = [percent(f) for f in fractions]
-    scores = [[r["task"], name, *auroc_row(r, name, fractions)] for r in results for name in (mine[0], *others)]
-    gains = [[r["task"], f"{first} - {name}", *gain_row(r, name, fractions)] for r in results for name in controls]
+    scores = [
+        [r["task"], name, *auroc_row(r, name, fractions)]
+        for r in results
+        for name in (mine[0], *others)
+    ]
+    gains = [
+        [r["task"], f"{first} - {name}", *gain_row(r, name, fractions)]
+        for r in results
+        for name in controls
+    ]
     lines = [
         f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of {results[0]['seeds']} label"
         f" subsets [95% bootstrap over patients], by share of the training labels.{held}",
@@ -127,7 +160,8 @@ def compare(one: LVCG, two: LVCG) -> str:
     signals, infos = zip(*(make_record(patient=patient) for patient in range(RECORDS)), strict=True)
     rate, leads = infos[0]["rate"], infos[0]["leads"]
     a, b = (
-        np.stack([e.mean for e in model.embed(signals, rate, leads)]).astype(float) for model in (one, two)
+        np.stack([e.mean for e in model.embed(signals, rate, leads)]).astype(float)
+        for model in (one, two)
     )  # [r,d]
     cosine = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     spread = float(np.abs(a - b).max() / a.std(0).mean())
@@ -146,7 +180,9 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     held = weights.from_bytes(data)
     half = LVCG(config, jax.device_put(held), name)
     difference = compare(trained, half)
-    score_text = scores_words(scores, [weights_hash(trained.variables), weights_hash(half.variables)])
+    score_text = scores_words(
+        scores, [weights_hash(trained.variables), weights_hash(half.variables)]
+    )
     facts = {
         "format": weights.FORMAT,
         "name": name,
@@ -159,30 +195,47 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
         "lead_sizes_mv": lead_sizes(trained, run),
         "preprocess": trained.preprocess.to_dict(),
         "preprocess_hash": trained.preprocess.hash(),
-        "run": {k: v for k, v in describe_run(run, trained.checkpoint).items() if k != "differences"},
+        "run": {
+            k: v for k, v in describe_run(run, trained.checkpoint).items() if k != "differences"
+        },
         "config": json.loads(config.to_json()),
     }
     command = train_command(config, name)
     facts["card"] = {
         "Data": f"{data_words(trained.config, run)}\n\n{licence_words(known)}",
-        "Training": training_words(facts, config, run) + (f"\n\n```bash\n{command}\n```" if command else ""),
+        "Training": training_words(facts, config, run)
+        + (f"\n\n```bash\n{command}\n```" if command else ""),
     }
     weights.PACKAGED.mkdir(parents=True, exist_ok=True)
     text = json.dumps(facts, indent=1) + "\n"
-    files = {".safetensors": data, ".json": text.encode(), ".md": weights_card(facts, score_text, difference).encode()}
+    files = {
+        ".safetensors": data,
+        ".json": text.encode(),
+        ".md": weights_card(facts, score_text, difference).encode(),
+    }
     for ending, content in files.items():
         write_whole(weights.PACKAGED / f"{name}{ending}", content)
     again = LVCG.load(name)
     if again.checkpoint != half.checkpoint:
-        raise InputError(f"{weights.PACKAGED / name}.safetensors reads as {again.checkpoint}, not as {half.checkpoint}")
+        raise InputError(
+            f"{weights.PACKAGED / name}.safetensors reads as {again.checkpoint}, not as {half.checkpoint}"
+        )
     sizes = f"{len(data) / 1e6:.2f} MB, {facts['parameters']:,} parameters"
-    return f"{trained.checkpoint} -> {again.checkpoint}: {sizes}, in {weights.PACKAGED}\n{difference}"
+    return (
+        f"{trained.checkpoint} -> {again.checkpoint}: {sizes}, in {weights.PACKAGED}\n{difference}"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("package_weights", __doc__)
     add = parser.add_argument
-    add("--checkpoint", required=True, type=Path, metavar="RUN", help="run directory of lvcg_jax.train")
+    add(
+        "--checkpoint",
+        required=True,
+        type=Path,
+        metavar="RUN",
+        help="run directory of lvcg_jax.train",
+    )
     add("--name", required=True, help="what the weights are called, e.g. best")
     add(
         "--scores",
@@ -190,13 +243,19 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="JSON of lvcg_jax.studies.results or of lvcg_jax.probe --out, for the card",
     )
-    add("--corpora", metavar="ptbxl,csn", help="what it was trained on (default: as the run's data set says)")
+    add(
+        "--corpora",
+        metavar="ptbxl,csn",
+        help="what it was trained on (default: as the run's data set says)",
+    )
     args = parser.parse_args(argv)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", args.name):
         raise InputError(f"--name={args.name}: use small letters, digits and '_'")
     require_local(args.checkpoint)
     if not args.checkpoint.is_dir():
-        raise InputError(f"no run directory {args.checkpoint}: give the --workdir of a training run")
+        raise InputError(
+            f"no run directory {args.checkpoint}: give the --workdir of a training run"
+        )
     print(package(args.checkpoint, args.name, args.corpora, args.scores))
     return 0
 

@@ -1,9 +1,10 @@
 """Reads what torch.save wrote, with numpy alone, and never runs what a pickle asks for.
 
-A checkpoint file is a zip: one pickle with the structure, and the raw bytes of every tensor. The pickle is interpreted
-with a fixed list of harmless names (ordered dictionaries, tensors, storages); any other name, and so every function
-that could do something, is refused before it is called. Files of the older kind, which are not zips, need PyTorch
-(extra `torch`), whose own tensors-only reader is used.
+A checkpoint file is a zip: one pickle with the structure, and the raw bytes of every tensor. The
+pickle is interpreted with a fixed list of harmless names (ordered dictionaries, tensors, storages);
+any other name, and so every function that could do something, is refused before it is called. Files
+of the older kind, which are not zips, need PyTorch (extra `torch`), whose own tensors-only reader
+is used.
 """
 
 import collections
@@ -74,7 +75,9 @@ class _Reader(pickle.Unpickler):
             ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
         }
         if (module, name) not in known:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no checkpoint of tensors needs")
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which no checkpoint of tensors needs"
+            )
         return known[module, name]
 
     def persistent_load(self, pid) -> np.ndarray:
@@ -85,7 +88,8 @@ class _Reader(pickle.Unpickler):
 
 
 def read_torch_file(path: str | Path) -> Any:
-    """What torch.save wrote, with numpy arrays in place of tensors; an InputError for anything else."""
+    """What torch.save wrote, with numpy arrays in place of tensors; an InputError for anything
+    else."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"no checkpoint file {path}")

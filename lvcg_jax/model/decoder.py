@@ -16,8 +16,8 @@ FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
 class UpBlock(nn.Module):
     """x2 linear up-sampling, then a residual pair of convolutions with a 1x1 shortcut.
 
-    The pair up-samples as it convolves. The shortcut is taken before it is up-sampled, as the two commute: one maps
-    channels, the other samples.
+    The pair up-samples as it convolves. The shortcut is taken before it is up-sampled, as the two
+    commute: one maps channels, the other samples.
     """
 
     pair: ConvPair
@@ -42,8 +42,11 @@ class BeatDecoder(nn.Module):
     axes: int = 3
 
     @nn.compact
-    def __call__(self, tokens: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
-        """Tokens [m,d], validity [m], dropout seeds [m] -> beats [m,p,axes] with p = 4 * 2^blocks."""
+    def __call__(
+        self, tokens: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool
+    ) -> jax.Array:
+        """Tokens [m,d], validity [m], dropout seeds [m] -> beats [m,p,axes] with p = 4 *
+        2^blocks."""
         x = nn.Dense(SEED_LENGTH * self.seed_features, dtype=self.dtype, name="seed")(tokens)
         x = x.reshape(-1, SEED_LENGTH, self.seed_features)
         x = Norm(self.norm, dtype=self.dtype, name="seed_norm")(x, 0.0, valid, train)
@@ -61,6 +64,11 @@ class BeatDecoder(nn.Module):
                 parent=None,
             )
             x = maybe_remat(UpBlock, self.remat)(pair, name=f"up{k}")(x, valid, seeds, train)
-        x, bias = Conv1D(self.features[-1], self.width, 1, self.dtype, name="out_conv").without_bias(x)
-        x = gelu(Norm(self.norm, dtype=self.dtype, name="out_norm")(x, bias, valid, train), self.gelu_exact)
+        x, bias = Conv1D(
+            self.features[-1], self.width, 1, self.dtype, name="out_conv"
+        ).without_bias(x)
+        x = gelu(
+            Norm(self.norm, dtype=self.dtype, name="out_norm")(x, bias, valid, train),
+            self.gelu_exact,
+        )
         return Conv1D(self.axes, 1, 1, self.dtype, name="out")(x).astype(jnp.float32)

@@ -1,9 +1,11 @@
-"""Temporal module: a GRU that starts from the first beat's token and predicts the others, fed its own predictions.
+"""Temporal module: a GRU that starts from the first beat's token and predicts the others, fed its
+own predictions.
 
     h_1 = Linear(z_1);   z^_n = W_o h_n;   h_{n+1} = GRU(z^_n, h_n)
 
-Or it reads the encoder's tokens, h_{n+1} = GRU(z_n, h_n): then the last state has seen every beat, and each prediction
-the beats before it. The state freezes after a record's last valid beat, so nothing depends on padding or batch mates.
+Or it reads the encoder's tokens, h_{n+1} = GRU(z_n, h_n): then the last state has seen every beat,
+and each prediction the beats before it. The state freezes after a record's last valid beat, so
+nothing depends on padding or batch mates.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +20,14 @@ FIRST_LAYER = 2000  # keys dropout apart from encoder and decoder
 
 
 def next_states(
-    cells: Sequence[Callable], states: Sequence[jax.Array], x: jax.Array, seeds: jax.Array | None, dropout: float
+    cells: Sequence[Callable],
+    states: Sequence[jax.Array],
+    x: jax.Array,
+    seeds: jax.Array | None,
+    dropout: float,
 ) -> tuple[jax.Array, ...]:
-    """One step of stacked GRU cells (state, x) -> state: the states [b,h] that follow, lowest layer first.
+    """One step of stacked GRU cells (state, x) -> state: the states [b,h] that follow, lowest layer
+    first.
 
     Between layers there is dropout if seeds [b] are given.
     """
@@ -34,20 +41,24 @@ def next_states(
 
 
 def over_beats(step: type[nn.Module], unroll: int) -> Callable[..., nn.Module]:
-    """A module of one step (state, inputs [b,...]) as one over all beats [b,n,...] that share its weights."""
+    """A module of one step (state, inputs [b,...]) as one over all beats [b,n,...] that share its
+    weights."""
     shared = {"variable_broadcast": "params", "split_rngs": {"params": False}}
     return nn.scan(step, in_axes=1, out_axes=1, unroll=unroll, **shared)
 
 
 class _Step(nn.Module):
-    """One beat of the scan: read the prediction off the state, then move the state if it is to move."""
+    """One beat of the scan: read the prediction off the state, then move the state if it is to
+    move."""
 
     token_dim: int
     state_dim: int
     dropout: float
 
     @nn.compact
-    def __call__(self, states: tuple[jax.Array, ...], inputs) -> tuple[tuple[jax.Array, ...], jax.Array]:
+    def __call__(
+        self, states: tuple[jax.Array, ...], inputs
+    ) -> tuple[tuple[jax.Array, ...], jax.Array]:
         moves, tokens, seeds = inputs
         predicted = nn.Dense(self.token_dim, name="readout")(states[-1])
         names = ["gru", *(f"gru{k}" for k in range(1, len(states)))]
@@ -55,7 +66,9 @@ class _Step(nn.Module):
         cells = [lambda state, x, module=module: module(state, x)[0] for module in modules]
         read = predicted if tokens is None else tokens
         following = next_states(cells, states, read, seeds, self.dropout)
-        return tuple(jnp.where(moves[:, None], new, old) for new, old in zip(following, states, strict=True)), predicted
+        return tuple(
+            jnp.where(moves[:, None], new, old) for new, old in zip(following, states, strict=True)
+        ), predicted
 
 
 class TemporalModule(nn.Module):
@@ -72,7 +85,8 @@ class TemporalModule(nn.Module):
     def __call__(
         self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Tokens z [b,n,d] and beat mask [b,n] -> predicted tokens z^ [b,n,d] and the last valid state [b,h].
+        """Tokens z [b,n,d] and beat mask [b,n] -> predicted tokens z^ [b,n,d] and the last valid
+        state [b,h].
 
         Dropout seeds [b,n] mean training mode.
         """
@@ -81,6 +95,10 @@ class TemporalModule(nn.Module):
             moves, read = mask, tokens
         else:  # does a valid beat follow?
             moves, read = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1), None
-        step = over_beats(_Step, self.unroll)(self.token_dim, self.state_dim, self.dropout, name="step")
-        states, predicted = step(tuple(jnp.split(state, self.layers, axis=-1)), (moves, read, seeds))
+        step = over_beats(_Step, self.unroll)(
+            self.token_dim, self.state_dim, self.dropout, name="step"
+        )
+        states, predicted = step(
+            tuple(jnp.split(state, self.layers, axis=-1)), (moves, read, seeds)
+        )
         return predicted, states[-1]

@@ -10,7 +10,8 @@ from lvcg_jax.model.layers import Conv1D, ConvPair, Norm, gelu, maybe_remat
 
 
 class ResidualBlock(nn.Module):
-    """A pair of convolutions plus a shortcut (1x1 conv and norm where the shape changes), GELU after the sum."""
+    """A pair of convolutions plus a shortcut (1x1 conv and norm where the shape changes), GELU
+    after the sum."""
 
     pair: ConvPair
 
@@ -19,7 +20,9 @@ class ResidualBlock(nn.Module):
         pair = self.pair
         y = pair(x, valid, seeds, train)
         if pair.stride != 1 or x.shape[-1] != pair.features:
-            x, bias = Conv1D(pair.features, 1, pair.stride, pair.dtype, name="shortcut_conv").without_bias(x)
+            x, bias = Conv1D(
+                pair.features, 1, pair.stride, pair.dtype, name="shortcut_conv"
+            ).without_bias(x)
             x = Norm(pair.norm, dtype=pair.dtype, name="shortcut_norm")(x, bias, valid, train)
         return gelu(x + y, pair.gelu_exact)
 
@@ -41,10 +44,17 @@ class BeatEncoder(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
         """Lifted beats [m,p,3], validity [m], dropout seeds [m] -> tokens [m,d]."""
-        x, bias = Conv1D(self.stem_features, self.width, 2, self.dtype, name="stem_conv").without_bias(x)
-        x = gelu(Norm(self.norm, dtype=self.dtype, name="stem_norm")(x, bias, valid, train), self.gelu_exact)
+        x, bias = Conv1D(
+            self.stem_features, self.width, 2, self.dtype, name="stem_conv"
+        ).without_bias(x)
+        x = gelu(
+            Norm(self.norm, dtype=self.dtype, name="stem_norm")(x, bias, valid, train),
+            self.gelu_exact,
+        )
         layer = 0
-        for stage, (features, blocks) in enumerate(zip(self.stage_features, self.stage_blocks, strict=True)):
+        for stage, (features, blocks) in enumerate(
+            zip(self.stage_features, self.stage_blocks, strict=True)
+        ):
             for block in range(blocks):
                 pair = ConvPair(
                     features=features,
@@ -57,8 +67,12 @@ class BeatEncoder(nn.Module):
                     dtype=self.dtype,
                     parent=None,
                 )
-                residual = maybe_remat(ResidualBlock, self.remat)(pair, name=f"stage{stage}_block{block}")
+                residual = maybe_remat(ResidualBlock, self.remat)(
+                    pair, name=f"stage{stage}_block{block}"
+                )
                 x = residual(x, valid, seeds, train)
                 layer += 1
         pooled = x.astype(jnp.float32).mean(axis=1)
-        return nn.Dense(self.token_dim, kernel_init=nn.initializers.xavier_uniform(), name="token")(pooled)
+        return nn.Dense(self.token_dim, kernel_init=nn.initializers.xavier_uniform(), name="token")(
+            pooled
+        )

@@ -1,7 +1,9 @@
-"""Floating-point operations of the model, counted by hand: what the arithmetic needs, not what an implementation does.
+"""Floating-point operations of the model, counted by hand: what the arithmetic needs, not what an
+implementation does.
 
-Convolutions count the taps that meet a sample, not those that meet zero padding. Norms, activations, the lift, the
-projection and the rhythm encoder are left out (together under one percent). A multiplication and an addition are two.
+Convolutions count the taps that meet a sample, not those that meet zero padding. Norms,
+activations, the lift, the projection and the rhythm encoder are left out (together under one
+percent). A multiplication and an addition are two.
 """
 
 from collections.abc import Mapping
@@ -52,30 +54,45 @@ def decoder_flops(config) -> int:
     for features in model.decoder_features:
         total += conv_flops(length, 1, channels, features)  # the shortcut, before it is up-sampled
         length *= 2
-        total += conv_flops(length, width, channels, features) + conv_flops(length, width, features, features)
+        total += conv_flops(length, width, channels, features) + conv_flops(
+            length, width, features, features
+        )
         channels = features
-    return total + conv_flops(length, width, channels, channels) + conv_flops(length, 1, channels, num_axes(config))
+    return (
+        total
+        + conv_flops(length, width, channels, channels)
+        + conv_flops(length, 1, channels, num_axes(config))
+    )
 
 
 def flops_per_beat(config) -> dict[str, int]:
-    """Forward pass of one beat through each module; a beat is decoded twice in training (own and predicted token)."""
+    """Forward pass of one beat through each module; a beat is decoded twice in training (own and
+    predicted token)."""
     readout, moves = temporal_flops(config)
-    return {"encoder": encoder_flops(config), "temporal": readout + moves, "decoder": decoder_flops(config)}
+    return {
+        "encoder": encoder_flops(config),
+        "temporal": readout + moves,
+        "decoder": decoder_flops(config),
+    }
 
 
 def temporal_flops(config) -> tuple[int, int]:
-    """One linear map from state to token or back, and one move of the state: the three gates of every layer."""
+    """One linear map from state to token or back, and one move of the state: the three gates of
+    every layer."""
     model = config.model
     d, h = model.token_dim, model.state_dim
     gates = 6 * h * (d + h) + (model.dynamics_layers - 1) * 12 * h * h
-    return (2 * d * h if model.dynamics == "learned" else 0), (0 if model.dynamics == "none" else gates)
+    return (2 * d * h if model.dynamics == "learned" else 0), (
+        0 if model.dynamics == "none" else gates
+    )
 
 
 def model_flops(config, num_beats: np.ndarray) -> Mapping[str, int]:
-    """A batch of records with these beat counts: the embedding's forward pass ('embed') and a training step ('train').
+    """A batch of records with these beat counts: the embedding's forward pass ('embed') and a
+    training step ('train').
 
-    Only valid beats count, stitching and refinement do not. The GRU starts from one linear map, reads out n tokens and
-    moves n - 1 times, or n if it reads the encoder's.
+    Only valid beats count, stitching and refinement do not. The GRU starts from one linear map,
+    reads out n tokens and moves n - 1 times, or n if it reads the encoder's.
     """
     counts = np.asarray(num_beats).reshape(-1)
     beats, records = int(counts.sum()), int((counts > 0).sum())

@@ -1,9 +1,10 @@
 """The one helper for masked reductions, and the packed layout of beats.
 
-A batch holds its beats packed: `beats` [g,m,...] has, for each of g groups of records, the valid beats of its r
-records one after another, then padding up to m. `num_beats` [g,r] alone says which beat is whose. Encoder and decoder
-run on the packed array; the temporal module and the pooling run on [g,r,n,...]. A group is what one data-parallel
-device holds, so packing never moves a beat between devices.
+A batch holds its beats packed: `beats` [g,m,...] has, for each of g groups of records, the valid
+beats of its r records one after another, then padding up to m. `num_beats` [g,r] alone says which
+beat is whose. Encoder and decoder run on the packed array; the temporal module and the pooling run
+on [g,r,n,...]. A group is what one data-parallel device holds, so packing never moves a beat
+between devices.
 """
 
 import jax
@@ -22,7 +23,8 @@ def masked_mean(x: jax.Array, mask: jax.Array, axis=None) -> jax.Array:
 
 
 def beat_owner(num_beats: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """num_beats [g,r] -> for each of the `capacity` packed slots: record row, position in it, valid; each [g,m]."""
+    """num_beats [g,r] -> for each of the `capacity` packed slots: record row, position in it,
+    valid; each [g,m]."""
     ends = jnp.cumsum(num_beats, axis=1)  # [g,r]
     slot = jnp.arange(capacity)
     row = jax.vmap(lambda e: jnp.searchsorted(e, slot, side="right"))(ends)
@@ -45,7 +47,9 @@ def to_records(x: jax.Array, num_beats: jax.Array, max_beats: int) -> jax.Array:
     valid = beat_mask(num_beats, max_beats)
     index = jnp.where(valid, index, 0)
     values = jax.vmap(lambda beats, i: beats[i])(x, index)
-    return jnp.where(valid.reshape(valid.shape + (1,) * (values.ndim - 3)), values, jnp.zeros((), values.dtype))
+    return jnp.where(
+        valid.reshape(valid.shape + (1,) * (values.ndim - 3)), values, jnp.zeros((), values.dtype)
+    )
 
 
 def to_packed(x: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:

@@ -1,4 +1,5 @@
-"""LVCG: lift the visible leads of each beat, encode, model the dynamics, decode, project back onto the leads.
+"""LVCG: lift the visible leads of each beat, encode, model the dynamics, decode, project back onto
+the leads.
 
 A batch is a dict of arrays in the packed layout of masking.py (g groups of r records, m packed beats a group):
     beats [g,m,l,p]   normalised samples          length [g,m]     interval length in samples
@@ -30,14 +31,17 @@ from lvcg_jax.model.views import record_keys, visible_leads
 
 Batch = Mapping[str, jax.Array]
 PARTS = ("structure", "dynamics", "rhythm")
-ENCODED_SHARE = 1 / 3  # of the encoder's tokens in leads decoded from both: chosen on PTB-XL's validation fold
+# of the encoder's tokens in leads decoded from both: chosen on PTB-XL's validation fold
+ENCODED_SHARE = 1 / 3
 HIDDEN_SHARE = 0.3  # R-R intervals that the rhythm loss hides from the rhythm encoder
 
 
 def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:
-    """(A^T A + eps I)^-1 A^T of the visible rows, [...,3,12]: the differentiable form, for a learnable geometry.
+    """(A^T A + eps I)^-1 A^T of the visible rows, [...,3,12]: the differentiable form, for a
+    learnable geometry.
 
-    It equals the SVD form of geometry.lift_matrix; gradients of an SVD are not finite where singular values repeat.
+    It equals the SVD form of geometry.lift_matrix; gradients of an SVD are not finite where
+    singular values repeat.
     """
     rows = jnp.where(visible[..., None], a, 0.0)  # [...,12,3]
     gram = jnp.swapaxes(rows, -1, -2) @ rows + eps * jnp.eye(3)
@@ -46,7 +50,9 @@ def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:
 
 def record_seeds(key: jax.Array, uid: jax.Array) -> jax.Array:
     """One uint32 seed for each record [g,r], from the step's key and the record's uid."""
-    seeds = jax.vmap(lambda k: jax.random.bits(k, (), jnp.uint32))(record_keys(key, uid).reshape(-1))
+    seeds = jax.vmap(lambda k: jax.random.bits(k, (), jnp.uint32))(
+        record_keys(key, uid).reshape(-1)
+    )
     return seeds.reshape(uid.shape)
 
 
@@ -56,7 +62,8 @@ def beat_seeds(seeds: jax.Array, position: jax.Array) -> jax.Array:
 
 
 def dropout_seeds(key: jax.Array, uid: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:
-    """One uint32 seed for each packed beat [g,m], from the step's key, the record's uid and the beat's number in it."""
+    """One uint32 seed for each packed beat [g,m], from the step's key, the record's uid and the
+    beat's number in it."""
     return beat_seeds(to_beats(record_seeds(key, uid), row), position)
 
 
@@ -113,7 +120,9 @@ class Network(nn.Module):
 
     def setup(self):
         if SEED_LENGTH * 2 ** len(self.decoder_features) != self.beat_samples:
-            raise ValueError(f"{len(self.decoder_features)} decoder blocks do not make {self.beat_samples} samples")
+            raise ValueError(
+                f"{len(self.decoder_features)} decoder blocks do not make {self.beat_samples} samples"
+            )
         axes = 3 if self.space == "vcg" else len(LEADS)
         shared = {
             "norm": self.norm,
@@ -130,9 +139,15 @@ class Network(nn.Module):
             token_dim=self.token_dim if self.token_scope == "beat" else -(-self.token_dim // axes),
             **shared,
         )
-        sizes = {"layers": self.dynamics_layers, "dropout": self.dropout, "unroll": self.scan_unroll}
+        sizes = {
+            "layers": self.dynamics_layers,
+            "dropout": self.dropout,
+            "unroll": self.scan_unroll,
+        }
         if self.dynamics == "learned":
-            self.temporal = TemporalModule(self.token_dim, self.state_dim, reads=self.dynamics_input, **sizes)
+            self.temporal = TemporalModule(
+                self.token_dim, self.state_dim, reads=self.dynamics_input, **sizes
+            )
         elif self.dynamics == "zero":
             self.temporal = authors_code.OpenLoopGRU(self.state_dim, **sizes)
         self.decoder = BeatDecoder(
@@ -157,7 +172,9 @@ class Network(nn.Module):
         if self.rhythm_head:
             self.head = RhythmHead(self.rhythm_dim)
         if self.embedding_norm:
-            self.norm_structure, self.norm_dynamics, self.norm_rhythm = (nn.LayerNorm(epsilon=1e-5) for _ in PARTS)
+            self.norm_structure, self.norm_dynamics, self.norm_rhythm = (
+                nn.LayerNorm(epsilon=1e-5) for _ in PARTS
+            )
         fixed = lead_matrix(self.geometry)
         if self.learnable_geometry:
             self.directions = self.param("directions", lambda key: jnp.asarray(fixed, jnp.float32))
@@ -166,7 +183,8 @@ class Network(nn.Module):
             self.table = lift_table(fixed, self.eps).astype(np.float32)
 
     def lift(self, beats: jax.Array, visible: jax.Array, row: jax.Array) -> jax.Array:
-        """Beats [g,m,l,p] and visible lead masks [g,r] -> heart vector [g,m,p,3]; invisible leads cannot reach it.
+        """Beats [g,m,l,p] and visible lead masks [g,r] -> heart vector [g,m,p,3]; invisible leads
+        cannot reach it.
 
         In lead space: the leads themselves [g,m,p,12], zero where invisible.
         """
@@ -181,23 +199,35 @@ class Network(nn.Module):
         return jnp.einsum("gmkl,gmlp->gmpk", to_beats(lift, row), beats)
 
     def project(self, vcg: jax.Array) -> jax.Array:
-        """Heart vector [g,m,p,3] -> twelve leads [g,m,12,p]; in lead space they are there already."""
-        return jnp.swapaxes(vcg, -1, -2) if self.space == "ecg" else jnp.einsum("lk,gmpk->gmlp", self.directions, vcg)
+        """Heart vector [g,m,p,3] -> twelve leads [g,m,12,p]; in lead space they are there
+        already."""
+        return (
+            jnp.swapaxes(vcg, -1, -2)
+            if self.space == "ecg"
+            else jnp.einsum("lk,gmpk->gmlp", self.directions, vcg)
+        )
 
-    def _tokens(self, vcg: jax.Array, counted: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
-        """Beats [g,m,p,k] -> tokens [g,m,d]: of all axes together, or of each alone and then joined."""
+    def _tokens(
+        self, vcg: jax.Array, counted: jax.Array, seeds: jax.Array, train: bool
+    ) -> jax.Array:
+        """Beats [g,m,p,k] -> tokens [g,m,d]: of all axes together, or of each alone and then
+        joined."""
         g, m, p, k = vcg.shape
         if self.token_scope == "beat":
-            return self.encoder(vcg.reshape(g * m, p, k), counted.reshape(-1), seeds.reshape(-1), train).reshape(
-                g, m, -1
-            )
+            return self.encoder(
+                vcg.reshape(g * m, p, k), counted.reshape(-1), seeds.reshape(-1), train
+            ).reshape(g, m, -1)
         alone = jnp.swapaxes(vcg, -1, -2).reshape(g * m * k, p, 1)
         axis_seeds = mix_bits(seeds[..., None] + jnp.arange(k, dtype=jnp.uint32)).reshape(-1)
         tokens = self.encoder(alone, jnp.repeat(counted.reshape(-1), k), axis_seeds, train)
-        return tokens.reshape(g, m, -1)[..., : self.token_dim]  # the last axis is cut if the size does not divide
+        # the last axis is cut if the size does not divide
+        return tokens.reshape(g, m, -1)[..., : self.token_dim]
 
-    def _predict(self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Tokens [g,r,n,d], their mask, seeds of records [g,r] -> predicted tokens and the last state [g,r,h]."""
+    def _predict(
+        self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Tokens [g,r,n,d], their mask, seeds of records [g,r] -> predicted tokens and the last
+        state [g,r,h]."""
         g, r, n = mask.shape
         if self.dynamics == "none":
             last = jnp.maximum(mask.sum(-1) - 1, 0)[..., None, None]
@@ -209,10 +239,13 @@ class Network(nn.Module):
         predicted, last = self.temporal(_merge(tokens), _merge(mask), seeds)
         return _split(predicted, g, r), _split(last, g, r)
 
-    def _encode(self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int) -> dict[str, Any]:
+    def _encode(
+        self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int
+    ) -> dict[str, Any]:
         """Everything up to the predicted tokens; training mode if a key is given.
 
-        What is packed here is packed as `counts` says: the batch's beats, or all slots up to the longest record's.
+        What is packed here is packed as `counts` says: the batch's beats, or all slots up to the
+        longest record's.
         """
         filled = authors_code.fill_slots(batch, max_beats) if self.padding == "counted" else batch
         counts, train = filled["num_beats"], key is not None
@@ -220,27 +253,38 @@ class Network(nn.Module):
         row, position, counted = own = beat_owner(counts, m)
         if filled is not batch:
             own = beat_owner(batch["num_beats"], batch["beats"].shape[1])
-        seeds = dropout_seeds(key, batch["uid"], row, position) if train else jnp.zeros((g, m), jnp.uint32)
+        seeds = (
+            dropout_seeds(key, batch["uid"], row, position)
+            if train
+            else jnp.zeros((g, m), jnp.uint32)
+        )
         vcg = self.lift(filled["beats"], visible, row)
         tokens = self._tokens(vcg, counted, seeds, train)
         records = to_records(tokens, counts, max_beats)  # [g,r,n,d]
         mask = beat_mask(batch["num_beats"], max_beats)
         between_layers = train and self.dynamics_layers > 1
-        predicted, last = self._predict(records, mask, record_seeds(key, batch["uid"]) if between_layers else None)
+        predicted, last = self._predict(
+            records, mask, record_seeds(key, batch["uid"]) if between_layers else None
+        )
         return {
             "row": row, "position": position, "counted": counted, "counts": counts, "seeds": seeds, "vcg": vcg,
             "packed_tokens": tokens, "tokens": records, "mask": mask, "predicted": predicted, "state": last,
             "owner": own,  # row, position and validity of the batch's own beats
         }  # fmt: skip
 
-    def _decode(self, tokens: jax.Array, counted: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
+    def _decode(
+        self, tokens: jax.Array, counted: jax.Array, seeds: jax.Array, train: bool
+    ) -> jax.Array:
         """Tokens [g,s,d] -> heart vector [g,s,p,3]."""
         g, s, d = tokens.shape
-        decoded = self.decoder(tokens.reshape(g * s, d), counted.reshape(-1), seeds.reshape(-1), train)
+        decoded = self.decoder(
+            tokens.reshape(g * s, d), counted.reshape(-1), seeds.reshape(-1), train
+        )
         return decoded.reshape(g, s, *decoded.shape[1:])
 
     def _decode_all(self, x: dict[str, Any], train: bool) -> dict[str, jax.Array]:
-        """The beats that the objective compares: decoded from 'predicted' tokens, from 'encoded' ones, of the 'anchor'.
+        """The beats that the objective compares: decoded from 'predicted' tokens, from 'encoded'
+        ones, of the 'anchor'.
 
         One decoder call, and so one set of norm statistics, for all of them, or calls apart.
         """
@@ -261,18 +305,29 @@ class Network(nn.Module):
             decode, max_beats = partial(self._decode, train=True), x["mask"].shape[-1]
             decoded = {name: decode(*sets[name]) for name in ("encoded", "anchor") if name in sets}
             owner = (x["row"], x["position"])
-            slots = authors_code.decode_in_passes(decode, *sets["predicted"], owner, x["counts"], max_beats)
+            slots = authors_code.decode_in_passes(
+                decode, *sets["predicted"], owner, x["counts"], max_beats
+            )
             return decoded | {"predicted": slots}
         joined = (jnp.concatenate(parts, axis=1) for parts in zip(*sets.values(), strict=True))
-        decoded, sizes = self._decode(*joined, train), [tokens.shape[1] for tokens, _, _ in sets.values()]
+        decoded, sizes = (
+            self._decode(*joined, train),
+            [tokens.shape[1] for tokens, _, _ in sets.values()],
+        )
         ends = np.cumsum(sizes).tolist()
         return {name: decoded[:, e - n : e] for name, n, e in zip(sets, sizes, ends, strict=True)}
 
     def _leads(self, decoded: jax.Array, batch: Batch, max_beats: int) -> jax.Array:
-        """Decoded beats [g,m,p,3] of the batch's own packing -> leads, of beats [g,m,12,p] or of records [g,r,12,t]."""
+        """Decoded beats [g,m,p,3] of the batch's own packing -> leads, of beats [g,m,12,p] or of
+        records [g,r,12,t]."""
         if self.stitch:
-            beats, length = (to_records(y, batch["num_beats"], max_beats) for y in (decoded, batch["length"]))
-            decoded = _split(authors_code.stitch(_merge(beats), _merge(length), self.num_samples), *length.shape[:2])
+            beats, length = (
+                to_records(y, batch["num_beats"], max_beats) for y in (decoded, batch["length"])
+            )
+            decoded = _split(
+                authors_code.stitch(_merge(beats), _merge(length), self.num_samples),
+                *length.shape[:2],
+            )
         leads = self.project(decoded)
         return self.refiner(leads) if self.refine else leads
 
@@ -291,8 +346,11 @@ class Network(nn.Module):
             mask &= to_records(batch["complete"], batch["num_beats"], max_beats)
         return _merge(length).astype(jnp.float32) / self.rate, _merge(mask)
 
-    def __call__(self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int) -> dict[str, jax.Array]:
-        """One view of each record, with what every loss term compares. A key means training mode (dropout, batch norm).
+    def __call__(
+        self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int
+    ) -> dict[str, jax.Array]:
+        """One view of each record, with what every loss term compares. A key means training mode
+        (dropout, batch norm).
 
         -> tokens, predicted [g,r,n,d]; vcg, vcg_decoded [g,m,p,3]; ecg [g,m,l,p] (from the predicted tokens), or
         record_ecg [g,r,l,t] if beats are stitched; valid.
@@ -326,7 +384,9 @@ class Network(nn.Module):
             )
             hidden = rr_mask & (draws < HIDDEN_SHARE)
             outputs["rr"], outputs["rr_mask"], outputs["rr_hidden"] = rr, rr_mask, hidden
-            outputs["rr_ratio"], outputs["rr_statistics"] = self.head(self.rhythm(rr, rr_mask, hidden), max_beats)
+            outputs["rr_ratio"], outputs["rr_statistics"] = self.head(
+                self.rhythm(rr, rr_mask, hidden), max_beats
+            )
         if self.is_initializing():
             self._parts(x, batch, visible)
         return outputs
@@ -335,7 +395,9 @@ class Network(nn.Module):
         """The parts of the embedding, each [g,r,.]."""
         mask, structure = x["mask"], pool_tokens(x["tokens"], x["mask"], self.structure)
         if self.lead_sizes:
-            sizes = log_lead_sizes(batch["scale"], visible_leads(visible), jnp.asarray(self.directions))
+            sizes = log_lead_sizes(
+                batch["scale"], visible_leads(visible), jnp.asarray(self.directions)
+            )
             structure = jnp.concatenate([structure, sizes], axis=-1)
         parts = {
             "structure": structure,
@@ -347,15 +409,21 @@ class Network(nn.Module):
         return parts
 
     def embed(self, batch: Batch, visible: jax.Array, max_beats: int) -> dict[str, jax.Array]:
-        """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d] with their mask."""
+        """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d] with their
+        mask."""
         x = self._encode(batch, visible, None, max_beats)
         return self._parts(x, batch, visible) | {"tokens": x["tokens"], "mask": x["mask"]}
 
-    def reconstruct(self, batch: Batch, visible: jax.Array, max_beats: int, source: str = "predicted") -> jax.Array:
-        """All twelve leads of each beat [g,m,l,p] from the visible ones, decoded from the temporal module's tokens
-        ('predicted', what the objective trains for hidden leads), from the encoder's own ('encoded'), or 'both'."""
+    def reconstruct(
+        self, batch: Batch, visible: jax.Array, max_beats: int, source: str = "predicted"
+    ) -> jax.Array:
+        """All twelve leads of each beat [g,m,l,p] from the visible ones, decoded from the temporal
+        module's tokens ('predicted', what the objective trains for hidden leads), from the
+        encoder's own ('encoded'), or 'both'."""
         if source == "both":
-            predicted, encoded = (self.reconstruct(batch, visible, max_beats, one) for one in ("predicted", "encoded"))
+            predicted, encoded = (
+                self.reconstruct(batch, visible, max_beats, one) for one in ("predicted", "encoded")
+            )
             return (1.0 - ENCODED_SHARE) * predicted + ENCODED_SHARE * encoded
         x = self._encode(batch, visible, None, max_beats)
         predicted = to_packed(x["predicted"], x["row"], x["position"])
@@ -365,7 +433,8 @@ class Network(nn.Module):
         if not self.stitch:
             return leads
         length = _merge(to_records(batch["length"], batch["num_beats"], max_beats))
-        beats = authors_code.cut(jnp.swapaxes(_merge(leads), -1, -2), length, self.beat_samples)  # [b,n,p,l]
+        # [b,n,p,l]
+        beats = authors_code.cut(jnp.swapaxes(_merge(leads), -1, -2), length, self.beat_samples)
         row, position, _ = x["owner"]
         return to_packed(_split(jnp.swapaxes(beats, -1, -2), *leads.shape[:2]), row, position)
 

@@ -5,7 +5,8 @@
     steps   root mean square of the difference to the beat before: alternation and sudden beats, not slow drift
     max     largest value of each feature, min the smallest: single abnormal beats
 
-`structure = "mean+std"` joins two of them. 'anchor', the token of slot 1 alone, is what the authors' code does.
+`structure = "mean+std"` joins two of them. 'anchor', the token of slot 1 alone, is what the
+authors' code does.
 """
 
 from collections.abc import Callable
@@ -64,7 +65,9 @@ def check_statistics(structure: str) -> None:
 
 def pool_tokens(tokens: jax.Array, mask: jax.Array, structure: str) -> jax.Array:
     """Tokens [...,n,d] and their mask [...,n] -> [...,k*d] for k statistics."""
-    return jnp.concatenate([STATISTICS[name](tokens, mask) for name in structure.split("+")], axis=-1)
+    return jnp.concatenate(
+        [STATISTICS[name](tokens, mask) for name in structure.split("+")], axis=-1
+    )
 
 
 def pooled_size(token_dim: int, structure: str) -> int:
@@ -76,10 +79,12 @@ NUM_SIZES = len(LEADS)
 
 
 def log_lead_sizes(scale: jax.Array, visible: jax.Array, directions: jax.Array) -> jax.Array:
-    """Scale of each lead in mV [...,12], which leads are seen [...,12] and their directions [12,3] -> logarithms.
+    """Scale of each lead in mV [...,12], which leads are seen [...,12] and their directions [12,3]
+    -> logarithms.
 
-    A lead that is not seen gets what the geometry says of a heart vector without preferred direction: the mean of those
-    that are seen, each relative to the length of its direction. Nothing else of an unseen lead enters.
+    A lead that is not seen gets what the geometry says of a heart vector without preferred
+    direction: the mean of those that are seen, each relative to the length of its direction.
+    Nothing else of an unseen lead enters.
     """
     length = jnp.log(jnp.linalg.norm(directions, axis=-1))
     relative = jnp.log(jnp.where(visible, scale, 1.0)) - length

@@ -1,4 +1,5 @@
-"""Which leads of a record are visible in a training step: drawn per record and step, never by place in the batch."""
+"""Which leads of a record are visible in a training step: drawn per record and step, never by place
+in the batch."""
 
 import jax
 import jax.numpy as jnp
@@ -22,24 +23,36 @@ def record_keys(key: jax.Array, uid: jax.Array) -> jax.Array:
 def draw_views(
     key: jax.Array, uid: jax.Array, available: jax.Array, subsets: np.ndarray, num_visible: int
 ) -> jax.Array:
-    """Visible lead bit mask of each record [...], from the `subsets` [s] that its available leads allow.
+    """Visible lead bit mask of each record [...], from the `subsets` [s] that its available leads
+    allow.
 
-    Uniform if all have the same number of leads; else every number comes as often, if all leads are there.
+    Uniform if all have the same number of leads; else every number comes as often, if all leads are
+    there.
 
-    A record whose leads allow none of them shows `num_visible` random leads of those it has, or all if it has fewer.
+    A record whose leads allow none of them shows `num_visible` random leads of those it has, or all
+    if it has fewer.
     """
     subsets = jnp.asarray(subsets, jnp.int32)
     size = jax.lax.population_count(subsets)
-    rivals = jnp.bincount(size, length=len(LEADS) + 1)[size].astype(jnp.float32)  # [s] subsets of the same size
+    # [s] subsets of the same size
+    rivals = jnp.bincount(size, length=len(LEADS) + 1)[size].astype(jnp.float32)
 
     def draw(record_key, leads):
         subset_key, lead_key = jax.random.split(record_key)
         allowed = (subsets & ~leads) == 0
-        score = jnp.where(allowed, rivals * jnp.log(jax.random.uniform(subset_key, subsets.shape)), -jnp.inf)
+        score = jnp.where(
+            allowed, rivals * jnp.log(jax.random.uniform(subset_key, subsets.shape)), -jnp.inf
+        )
         has = (leads & _BITS) != 0
         ticket = jnp.where(has, jax.random.uniform(lead_key, (len(LEADS),)), -1.0)
         chosen = has & (ticket >= jnp.sort(ticket)[-num_visible])
-        return jnp.where(allowed.any(), subsets[jnp.argmax(score)], jnp.sum(jnp.where(chosen, _BITS, 0)))
+        return jnp.where(
+            allowed.any(), subsets[jnp.argmax(score)], jnp.sum(jnp.where(chosen, _BITS, 0))
+        )
 
     keys = record_keys(key, uid)
-    return jax.vmap(draw)(keys.reshape(-1), available.reshape(-1)).reshape(available.shape).astype(jnp.int32)
+    return (
+        jax.vmap(draw)(keys.reshape(-1), available.reshape(-1))
+        .reshape(available.shape)
+        .astype(jnp.int32)
+    )

@@ -1,7 +1,9 @@
-"""Linear probe of frozen features: how much of a label can one linear layer read out of an embedding?
+"""Linear probe of frozen features: how much of a label can one linear layer read out of an
+embedding?
 
-Every model is probed on the same rows with the same label subsets, and reported as test macro AUROC (mean over seeds)
-with a 95% bootstrap interval over patients, and as F1 at thresholds chosen on the validation split. Protocols:
+Every model is probed on the same rows with the same label subsets, and reported as test macro AUROC
+(mean over seeds) with a 95% bootstrap interval over patients, and as F1 at thresholds chosen on the
+validation split. Protocols:
 
 ridge     features standardised on the training subset, L2-regularised logistic regression for all classes at once,
           strength chosen by validation macro AUROC. Each named part of an embedding weighs 1 or 0.3, also chosen by
@@ -17,8 +19,8 @@ finetune  not frozen: the ridge head first, then the encoder with it (see lvcg_j
     lvcg probe --embeddings=emb.npz --labels=labels.csv --task=sepsis --predictions=scores.csv
     lvcg probe --protocol=finetune --checkpoint=RUN --data=SHARDS --task=super --fractions=0.1
 
-Where a record has several windows, each is a row to learn from, and the record's score is the mean over its windows.
-Without any split in the file patients are split 80/10/10 by a hash of their id.
+Where a record has several windows, each is a row to learn from, and the record's score is the mean
+over its windows. Without any split in the file patients are split 80/10/10 by a hash of their id.
 """
 
 import argparse
@@ -55,33 +57,71 @@ def parse_fractions(text: str) -> list[float]:
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser("probe", __doc__)
     add = parser.add_argument
-    add("--embeddings", metavar="[NAME=]FILE", help="embeddings file to be judged (not for finetune)")
-    add("--control", action="append", default=[], metavar="NAME=FILE", help="features to compare with; may be repeated")
     add(
-        "--labels", metavar="CSV", help="record_id (or patient_id), [split], a column a task: instead of the file's own"
+        "--embeddings",
+        metavar="[NAME=]FILE",
+        help="embeddings file to be judged (not for finetune)",
+    )
+    add(
+        "--control",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="features to compare with; may be repeated",
+    )
+    add(
+        "--labels",
+        metavar="CSV",
+        help="record_id (or patient_id), [split], a column a task: instead of the file's own",
     )
     add("--task", default="all", help="label tasks, comma-separated, or all (default)")
-    add("--fractions", default="0.01,0.1,1", help="fractions of the training labels (default 0.01,0.1,1)")
+    add(
+        "--fractions",
+        default="0.01,0.1,1",
+        help="fractions of the training labels (default 0.01,0.1,1)",
+    )
     add("--seeds", type=int, default=3, help="label subsets drawn for each fraction (default 3)")
     add("--protocol", default="ridge", choices=PROTOCOLS, help="see above (default ridge)")
     add("--parts", action="store_true", help="also probe each part of the embedding alone")
     add("--per_class", action="store_true", help="print AUROC and F1 of every class too")
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--out", metavar="FILE", help="write everything, classes included, as JSON")
-    add("--predictions", metavar="CSV", help="write test probabilities by record (first model, most labels, seed 0)")
-    add("--checkpoint", metavar="RUN", help="finetune: run directory (or packaged weights) to start from")
+    add(
+        "--predictions",
+        metavar="CSV",
+        help="write test probabilities by record (first model, most labels, seed 0)",
+    )
+    add(
+        "--checkpoint",
+        metavar="RUN",
+        help="finetune: run directory (or packaged weights) to start from",
+    )
     add("--data", metavar="SHARDS", help="finetune: shards of data_prep.build")
-    add("--epochs", type=int, default=10, help="finetune: passes over the training rows at most (default 10)")
-    add("--learning_rate", type=float, default=1e-4, help="finetune: rate of the encoder (default 1e-4), head tenfold")
+    add(
+        "--epochs",
+        type=int,
+        default=10,
+        help="finetune: passes over the training rows at most (default 10)",
+    )
+    add(
+        "--learning_rate",
+        type=float,
+        default=1e-4,
+        help="finetune: rate of the encoder (default 1e-4), head tenfold",
+    )
     args = parser.parse_args(argv)
     given = {"embeddings": args.embeddings, "checkpoint": args.checkpoint, "data": args.data}
     wanted = ("checkpoint", "data") if args.protocol == "finetune" else ("embeddings",)
     if {name for name, value in given.items() if value} != set(wanted):
         flags = " and ".join(f"--{name}" for name in wanted)
-        raise InputError(f"--protocol={args.protocol} takes {flags}, and of these three flags no other")
+        raise InputError(
+            f"--protocol={args.protocol} takes {flags}, and of these three flags no other"
+        )
     args.fractions = parse_fractions(args.fractions)
     if args.epochs < 0 or args.resamples < 1 or not args.learning_rate > 0:
-        raise InputError("--epochs must be 0 or more, --resamples 1 or more and --learning_rate above 0")
+        raise InputError(
+            "--epochs must be 0 or more, --resamples 1 or more and --learning_rate above 0"
+        )
     return args
 
 
@@ -106,7 +146,9 @@ def main(argv: list[str] | None = None) -> None:
     for control in args.control:
         control_name, control_path = named_path(control)
         if control_name in features:
-            raise InputError(f"--control={control}: the name '{control_name}' is taken; give another")
+            raise InputError(
+                f"--control={control}: the name '{control_name}' is taken; give another"
+            )
         other = load_table(control_path)
         features[control_name] = align_features(table, other, control_name)
         parts[control_name] = other.part_sizes
@@ -117,7 +159,9 @@ def main(argv: list[str] | None = None) -> None:
     table, more = ensure_splits(table)
     tasks = list(table.tasks) if args.task == "all" else args.task.split(",")
     if not tasks:
-        raise InputError(f"{path}: no record carries labels, so there is nothing to probe; give --labels=CSV")
+        raise InputError(
+            f"{path}: no record carries labels, so there is nothing to probe; give --labels=CSV"
+        )
     options = {"seeds": args.seeds, "resamples": args.resamples, "progress": True}
     predictions, results = Predictions(), []
     for task in progress_bar(tasks, unit="task", leave=False):
@@ -127,11 +171,15 @@ def main(argv: list[str] | None = None) -> None:
         fits = linear_fits(chosen, len(found.rows), linear, parts=parts)
         if embedder:
             tuning = {"epochs": args.epochs, "learning_rate": args.learning_rate}
-            fits = {"fine-tuned": [FineTune(embedder, args.data, table, found.rows, **tuning)]} | fits
+            fits = {
+                "fine-tuned": [FineTune(embedder, args.data, table, found.rows, **tuning)]
+            } | fits
         columns = (found.labels, found.patients, found.splits, args.fractions)
         hear = predictions.listener(task, next(iter(fits)), max(args.fractions))
         names = {"class_names": found.classes, "records": found.records}
-        result = evaluate(fits, *columns, protocol=args.protocol, on_scores=hear, **names, **options)
+        result = evaluate(
+            fits, *columns, protocol=args.protocol, on_scores=hear, **names, **options
+        )
         result["notes"] = [*notes, *more, *result["notes"]]
         results.append({"task": task} | result)
     if args.predictions:

@@ -24,7 +24,8 @@ def draw_training(
 ) -> Path:
     """Loss curves from metrics.jsonl: one panel a term, training as a line, validation as dots.
 
-    `terms` selects and orders panels; how a record's numbers are named is said in metrics_log.curves_of.
+    `terms` selects and orders panels; how a record's numbers are named is said in
+    metrics_log.curves_of.
     """
     curves = curves_of(records)
     if terms is None:
@@ -49,10 +50,18 @@ def draw_training(
             every.append(points[:, 1])
             if split == "train":
                 thin = len(points) > 20
-                axes.plot(*points.T, color=colour, linewidth=0.7 if thin else 1.6, alpha=0.35 if thin else 1.0)
+                axes.plot(
+                    *points.T,
+                    color=colour,
+                    linewidth=0.7 if thin else 1.6,
+                    alpha=0.35 if thin else 1.0,
+                )
                 if thin:
                     half = max(2, len(points) // 40)
-                    smooth = [np.median(points[max(0, i - half) : i + half + 1, 1]) for i in range(len(points))]
+                    smooth = [
+                        np.median(points[max(0, i - half) : i + half + 1, 1])
+                        for i in range(len(points))
+                    ]
                     axes.plot(points[:, 0], smooth, color=colour, linewidth=1.8, label=split)
             else:
                 axes.plot(*points.T, "o-", color=colour, markersize=3.5, linewidth=1.0, label=split)
@@ -72,9 +81,14 @@ def draw_training(
 
 
 def draw_probe(
-    path: str | Path, results: Sequence[dict] | dict, title: str = "Linear probe", *, caption: str = ""
+    path: str | Path,
+    results: Sequence[dict] | dict,
+    title: str = "Linear probe",
+    *,
+    caption: str = "",
 ) -> Path:
-    """Dots with 95% intervals of probe results (one dict per task): the first model in colour, controls in grey."""
+    """Dots with 95% intervals of probe results (one dict per task): the first model in colour,
+    controls in grey."""
     results = [results] if isinstance(results, dict) else list(results)
     fractions = sorted({cell["fraction"] for result in results for cell in result["cells"]})
     if not fractions:
@@ -91,16 +105,48 @@ def draw_probe(
     markers = "osD^vP*X"
     for axes, result in zip(grid, results, strict=False):
         for cell in result["cells"]:
-            position, first = y[cell["fraction"], cell["model"]], cell["model"] == result["models"][0]
-            colour, marker = (BLUE if first else GREY), markers[models.index(cell["model"]) % len(markers)]
+            position, first = (
+                y[cell["fraction"], cell["model"]],
+                cell["model"] == result["models"][0],
+            )
+            colour, marker = (
+                (BLUE if first else GREY),
+                markers[models.index(cell["model"]) % len(markers)],
+            )
             value, low, high = (100 * cell[key] for key in ("macro_auroc", "low", "high"))
-            axes.plot([low, high], [position] * 2, color=colour, linewidth=2.2 if first else 1.4, solid_capstyle="butt")
-            axes.annotate(f"{value:.1f}", (high, position), (4, 0), textcoords="offset points", va="center", fontsize=7)
-            axes.plot(value, position, marker, color=colour, markersize=7 if first else 5.5, markeredgecolor="white")
+            axes.plot(
+                [low, high],
+                [position] * 2,
+                color=colour,
+                linewidth=2.2 if first else 1.4,
+                solid_capstyle="butt",
+            )
+            axes.annotate(
+                f"{value:.1f}",
+                (high, position),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
+            axes.plot(
+                value,
+                position,
+                marker,
+                color=colour,
+                markersize=7 if first else 5.5,
+                markeredgecolor="white",
+            )
             seeds = [100 * v for v in cell["per_seed"]]
             if np.ptp(seeds) > 0:
                 axes.plot(
-                    seeds, [position] * len(seeds), "|", color=colour, markersize=7, markeredgewidth=0.8, zorder=1
+                    seeds,
+                    [position] * len(seeds),
+                    "|",
+                    color=colour,
+                    markersize=7,
+                    markeredgewidth=0.8,
+                    zorder=1,
                 )
         _clean(axes)
         axes.grid(False, axis="y")
@@ -122,9 +168,15 @@ def draw_probe(
 
 
 def draw_embedding(
-    path: str | Path, embedding: np.ndarray, labels: Sequence[str], title: str = "Embedding", *, caption: str = ""
+    path: str | Path,
+    embedding: np.ndarray,
+    labels: Sequence[str],
+    title: str = "Embedding",
+    *,
+    caption: str = "",
 ) -> Path:
-    """First two principal components of standardised embeddings [m,d], coloured by label (the seven commonest)."""
+    """First two principal components of standardised embeddings [m,d], coloured by label (the seven
+    commonest)."""
     embedding, labels = np.asarray(embedding, np.float64), np.asarray(labels).astype(str)
     if embedding.ndim != 2 or len(embedding) != len(labels) or len(labels) < 3:
         raise InputError(
@@ -134,7 +186,9 @@ def draw_embedding(
     pca = fit_pca(embedding / np.where(spread > 1e-9, spread, 1.0), 2)
     points = pca.project(embedding / np.where(spread > 1e-9, spread, 1.0))
     if points.shape[1] < 2:
-        raise InputError("these embeddings vary along less than two directions; there is no map to draw")
+        raise InputError(
+            "these embeddings vary along less than two directions; there is no map to draw"
+        )
     names, counts = np.unique(labels, return_counts=True)
     names = names[np.lexsort((names, -counts))]
     shown, rest = names[: len(PALETTE)], names[len(PALETTE) :]
@@ -148,9 +202,17 @@ def draw_embedding(
     order = np.random.default_rng(0).permutation(len(labels))  # so that no label covers another
     colour_of = dict(zip(shown, PALETTE, strict=False))
     order = order[np.isin(labels[order], shown)]
-    axes.scatter(*points[order].T, s=size, c=[colour_of[name] for name in labels[order]], alpha=0.75, linewidth=0)
+    axes.scatter(
+        *points[order].T,
+        s=size,
+        c=[colour_of[name] for name in labels[order]],
+        alpha=0.75,
+        linewidth=0,
+    )
     for name in shown:
-        axes.scatter([], [], s=30, color=colour_of[name], label=f"{name} ({(labels == name).sum()})")
+        axes.scatter(
+            [], [], s=30, color=colour_of[name], label=f"{name} ({(labels == name).sum()})"
+        )
     if len(rest):
         axes.scatter([], [], s=30, color=PALE, label=f"{len(rest)} others ({other.sum()})")
     _clean(axes)

@@ -1,13 +1,16 @@
-"""Fine-tuning for the probe: a linear head on the frozen embedding first, then encoder and head together.
+"""Fine-tuning for the probe: a linear head on the frozen embedding first, then encoder and head
+together.
 
-Head: protocol `ridge` on the stored embeddings, which are exactly what the frozen model computes. Then AdamW on the
-binary cross-entropy of all classes, with the encoder at a tenth of the head's rate and gradients clipped to norm 1; an
-epoch is one pass over the labelled rows, but ten steps at least. The epoch with the best validation macro AUROC is
-kept, epoch 0 (the head alone) included; three epochs without a better one end it.
+Head: protocol `ridge` on the stored embeddings, which are exactly what the frozen model computes.
+Then AdamW on the binary cross-entropy of all classes, with the encoder at a tenth of the head's
+rate and gradients clipped to norm 1; an epoch is one pass over the labelled rows, but ten steps at
+least. The epoch with the best validation macro AUROC is kept, epoch 0 (the head alone) included;
+three epochs without a better one end it.
 
-The model runs as it does when it embeds: all leads of a record visible, no dropout, and batch norm with the running
-statistics of pre-training, frozen. So a record's score never depends on its batch mates, and a batch may be small. What
-the embedding reads is tuned (beat encoder, temporal module, rhythm encoder); the decoder and the geometry stay.
+The model runs as it does when it embeds: all leads of a record visible, no dropout, and batch norm
+with the running statistics of pre-training, frozen. So a record's score never depends on its batch
+mates, and a batch may be small. What the embedding reads is tuned (beat encoder, temporal module,
+rhythm encoder); the decoder and the geometry stay.
 
 Axis letters: g group (one), r record row of a batch, m row, d feature, c class.
 """
@@ -38,7 +41,8 @@ BATCH_SIZE, MIN_STEPS, PATIENCE = 64, 10, 3
 
 
 class AllSplits:
-    """The examples of all splits of a data set as one list, in the order of embed_dataset's rows."""
+    """The examples of all splits of a data set as one list, in the order of embed_dataset's
+    rows."""
 
     def __init__(self, data: str | Path):
         self._sets = [ShardSet(data, split) for split in read_metadata(data)["splits"]]
@@ -55,7 +59,9 @@ class AllSplits:
         examples: list = [None] * len(numbers)
         for k in np.unique(owner):
             where = np.flatnonzero(owner == k)
-            for i, example in zip(where, self._sets[k].read(numbers[where] - self._starts[k]), strict=True):
+            for i, example in zip(
+                where, self._sets[k].read(numbers[where] - self._starts[k]), strict=True
+            ):
                 examples[i] = example
         return examples
 
@@ -64,14 +70,20 @@ class AllSplits:
 def make_optimizer(learning_rate: float) -> optax.GradientTransformation:
     """AdamW for {'backbone', 'head'}, each at its own rate; cached, so that jit knows it again."""
     rates = {"backbone": learning_rate, "head": HEAD_FACTOR * learning_rate}
-    parts = {name: optax.adamw(rate, weight_decay=WEIGHT_DECAY, mask=decay_mask) for name, rate in rates.items()}
+    parts = {
+        name: optax.adamw(rate, weight_decay=WEIGHT_DECAY, mask=decay_mask)
+        for name, rate in rates.items()
+    }
     labels = partial(jax.tree.map_with_path, lambda path, _: path[0].key)
     return optax.chain(optax.clip_by_global_norm(CLIP_NORM), optax.partition(parts, labels))
 
 
 def logits(params, fixed, batch, model, max_beats: int) -> jax.Array:
     """Scores of each record of a batch, [g,r,c]."""
-    variables = {"params": {**fixed["params"], **params["backbone"]}, "batch_stats": fixed["batch_stats"]}
+    variables = {
+        "params": {**fixed["params"], **params["backbone"]},
+        "batch_stats": fixed["batch_stats"],
+    }
     parts = model.apply(variables, batch, batch["lead_mask"], max_beats, method="embed")
     embedding = jnp.concatenate([parts[name] for name in PARTS], axis=-1)
     standard = (embedding - fixed["shift"]) / fixed["scale"]
@@ -83,7 +95,9 @@ def train_step(params, opt_state, fixed, batch, labels, *, model, max_beats: int
     """One update on a batch with labels [g,r,c]; rows without a beat only fill the batch."""
 
     def loss(params):
-        losses = optax.sigmoid_binary_cross_entropy(logits(params, fixed, batch, model, max_beats), labels).mean(-1)
+        losses = optax.sigmoid_binary_cross_entropy(
+            logits(params, fixed, batch, model, max_beats), labels
+        ).mean(-1)
         return masked_mean(losses, batch["num_beats"] > 0)
 
     value, gradient = jax.value_and_grad(loss)(params)
@@ -95,7 +109,8 @@ _logits = jax.jit(logits, static_argnames=("model", "max_beats"))
 
 
 class FineTune:
-    """A fit for evaluate.py that tunes a model on the rows of a task; `rows` [m] are their numbers in the table."""
+    """A fit for evaluate.py that tunes a model on the rows of a task; `rows` [m] are their numbers
+    in the table."""
 
     seeded = True
 
@@ -116,7 +131,10 @@ class FineTune:
         self._model, self._rows, self._features = embedder.model, rows, table.embedding[rows]
         params, stats = embedder.variables["params"], embedder.variables["batch_stats"]
         self._backbone = {name: params[name] for name in TUNED if name in params}
-        self._fixed = {"params": {name: params[name] for name in params if name not in TUNED}, "batch_stats": stats}
+        self._fixed = {
+            "params": {name: params[name] for name in params if name not in TUNED},
+            "batch_stats": stats,
+        }
         self._epochs, self.limit, self._progress = epochs, epochs or None, progress
         self._tx = make_optimizer(learning_rate)
 
@@ -125,21 +143,30 @@ class FineTune:
         return self.scores(params, fixed, val), self.scores(params, fixed, test), epoch
 
     def tune(self, rows, y, val, y_val, seed: int) -> tuple[dict, dict, int]:
-        """The parameters with the best validation macro AUROC, what is fixed beside them, and their epoch."""
+        """The parameters with the best validation macro AUROC, what is fixed beside them, and their
+        epoch."""
         head, _ = fit_ridge(self._features[rows], y, self._features[val], y_val, seed, STRENGTHS)
         params, fixed = self.start(head)
         kept, best, kept_epoch = params, auroc.macro_auroc(y_val, head(self._features[val]))[0], 0
         opt_state, rng = self._tx.init(params), np.random.default_rng(seed)
         steps = max(-(-len(rows) // BATCH_SIZE), MIN_STEPS)
-        with progress_bar(total=self._epochs * steps, unit="step", disable=not self._progress, leave=False) as bar:
+        with progress_bar(
+            total=self._epochs * steps, unit="step", disable=not self._progress, leave=False
+        ) as bar:
             for epoch in range(1, self._epochs + 1):
                 for chosen in _shuffled(rng, len(rows), steps):
-                    params, opt_state, loss = self.step(params, opt_state, fixed, rows[chosen], y[chosen])
+                    params, opt_state, loss = self.step(
+                        params, opt_state, fixed, rows[chosen], y[chosen]
+                    )
                     bar.update()
                 if not np.isfinite(loss):
-                    raise InputError(f"the loss of epoch {epoch} is not finite: lower --learning_rate")
+                    raise InputError(
+                        f"the loss of epoch {epoch} is not finite: lower --learning_rate"
+                    )
                 value = auroc.macro_auroc(y_val, self.scores(params, fixed, val))[0]
-                bar.set_postfix_str(f"loss {float(loss):.3g}, validation AUROC {value:.4f}", refresh=False)
+                bar.set_postfix_str(
+                    f"loss {float(loss):.3g}, validation AUROC {value:.4f}", refresh=False
+                )
                 if value > best:
                     kept, best, kept_epoch = params, value, epoch
                 elif epoch - kept_epoch >= PATIENCE:
@@ -166,16 +193,24 @@ class FineTune:
 
     def scores(self, params, fixed, rows: np.ndarray) -> np.ndarray:
         """Logits [m,c] of rows of the task."""
-        found = []  # fetched at the end, so that reading the next batch goes on beside the computation
+        # fetched at the end, so that reading the next batch goes on beside the computation
+        found = []
         for start in range(0, len(rows), BATCH_SIZE):
             chosen = rows[start : start + BATCH_SIZE]
             padded = np.concatenate([chosen, np.full(BATCH_SIZE - len(chosen), -1)])
-            found.append(_logits(params, fixed, self.batch(padded), model=self._model, max_beats=self._max_beats))
-        return np.concatenate([scores[0] for scores in jax.device_get(found)])[: len(rows)].astype(np.float64)
+            found.append(
+                _logits(
+                    params, fixed, self.batch(padded), model=self._model, max_beats=self._max_beats
+                )
+            )
+        return np.concatenate([scores[0] for scores in jax.device_get(found)])[: len(rows)].astype(
+            np.float64
+        )
 
 
 def _shuffled(rng: np.random.Generator, rows: int, steps: int) -> Iterator[np.ndarray]:
-    """`steps` full batches of row positions: whole shuffled passes, one after another, until they are filled."""
+    """`steps` full batches of row positions: whole shuffled passes, one after another, until they
+    are filled."""
     passes = -(-steps * BATCH_SIZE // rows)
     order = np.concatenate([rng.permutation(rows) for _ in range(passes)])
     yield from order[: steps * BATCH_SIZE].reshape(steps, BATCH_SIZE)

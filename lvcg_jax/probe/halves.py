@@ -1,8 +1,10 @@
-"""Scores of an embedding from training and validation records alone, for choices that the test split must not see.
+"""Scores of an embedding from training and validation records alone, for choices that the test
+split must not see.
 
-The validation patients are halved. A probe is learnt from the training records, its strength is chosen on one half and
-its AUROC is taken on the other; then the other way round, and the two are averaged. So are the bounds of their
-bootstrap intervals over patients: half the patients judge at a time, so these are wider than an interval of all.
+The validation patients are halved. A probe is learnt from the training records, its strength is
+chosen on one half and its AUROC is taken on the other; then the other way round, and the two are
+averaged. So are the bounds of their bootstrap intervals over patients: half the patients judge at a
+time, so these are wider than an interval of all.
 """
 
 import dataclasses
@@ -27,7 +29,9 @@ def half_of(patient_id: str) -> int:
 def judged_by(table: Table, half: int) -> Table:
     """The table with one half of the validation patients in the place of a test split."""
     mine = np.array([half_of(str(patient)) == half for patient in table.patient_id])
-    return dataclasses.replace(table, split=np.where((table.split == "validation") & mine, "test", table.split))
+    return dataclasses.replace(
+        table, split=np.where((table.split == "validation") & mine, "test", table.split)
+    )
 
 
 def in_halves(note: str) -> str:
@@ -36,30 +40,46 @@ def in_halves(note: str) -> str:
     return note.replace("validation split", "choosing half").replace("test split", "judging half")
 
 
-def score_table(table: Table, tasks: Sequence[str], fractions: Sequence[float], seeds: int, resamples: int) -> dict:
-    """`cells` (task, fraction, macro AUROC with low and high), their `mean`, and `notes` on what was left out."""
+def score_table(
+    table: Table, tasks: Sequence[str], fractions: Sequence[float], seeds: int, resamples: int
+) -> dict:
+    """`cells` (task, fraction, macro AUROC with low and high), their `mean`, and `notes` on what
+    was left out."""
     foreign = sorted(set(table.split.tolist()) - set(SPLITS))
     if foreign:
-        raise InputError(f"a search looks at {' and '.join(SPLITS)} only, and this table has rows of {foreign[0]}")
+        raise InputError(
+            f"a search looks at {' and '.join(SPLITS)} only, and this table has rows of {foreign[0]}"
+        )
     if not np.isfinite(table.embedding).all():
-        raise InputError(f"{int((~np.isfinite(table.embedding)).any(1).sum())} embeddings are not finite")
+        raise InputError(
+            f"{int((~np.isfinite(table.embedding)).any(1).sum())} embeddings are not finite"
+        )
     cells, notes = [], []
     parts = {"": table.part_sizes}
     options = {"fractions": fractions, "seeds": seeds, "resamples": resamples, "parts": parts}
     for task in tasks:
         try:
-            halves = [probe_task({"": table.embedding}, judged_by(table, half), task, **options) for half in (0, 1)]
+            halves = [
+                probe_task({"": table.embedding}, judged_by(table, half), task, **options)
+                for half in (0, 1)
+            ]
         except InputError as error:  # too few labels to learn or to judge: of every candidate alike
             notes.append(f"{task}: not scored, {in_halves(str(error))}")
             continue
         one, other = (cells_of(result, "") for result in halves)
         for fraction in sorted(one.keys() & other.keys()):
             pair = one[fraction], other[fraction]
-            auroc, low, high = (_mean([cell[name] for cell in pair]) for name in ("macro_auroc", "low", "high"))
-            cells.append({"task": task, "fraction": fraction, "auroc": auroc, "low": low, "high": high})
+            auroc, low, high = (
+                _mean([cell[name] for cell in pair]) for name in ("macro_auroc", "low", "high")
+            )
+            cells.append(
+                {"task": task, "fraction": fraction, "auroc": auroc, "low": low, "high": high}
+            )
         for half, result in enumerate(halves):
             notes += [
-                f"{task}, judged by half {half}: {in_halves(note)}" for note in result["notes"] if "F1" not in note
+                f"{task}, judged by half {half}: {in_halves(note)}"
+                for note in result["notes"]
+                if "F1" not in note
             ]
     if not cells:
         raise InputError(f"no task can be scored on halves of the validation split; {notes[0]}")
@@ -69,7 +89,8 @@ def score_table(table: Table, tasks: Sequence[str], fractions: Sequence[float], 
 def mean_cells(scores: Sequence[dict]) -> list[dict]:
     """The cells of several scores of the same tasks and fractions, averaged."""
     return [
-        cells[0] | {name: _mean([cell[name] for cell in cells]) for name in ("auroc", "low", "high")}
+        cells[0]
+        | {name: _mean([cell[name] for cell in cells]) for name in ("auroc", "low", "high")}
         for cells in zip(*(score["cells"] for score in scores), strict=True)
     ]
 

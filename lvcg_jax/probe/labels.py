@@ -1,4 +1,5 @@
-"""What a probe learns from and is judged on: labels of a task, splits, and nested subsets of the training labels.
+"""What a probe learns from and is judged on: labels of a task, splits, and nested subsets of the
+training labels.
 
 Labels come with the embeddings, or from a user's CSV (`join_labels`). Axis letters: m row, c class.
 """
@@ -23,7 +24,8 @@ NO_SPLIT = ("", "None")  # how a row without a split is stored
 
 @dataclass(frozen=True)
 class Task:
-    """The rows of a table that are labelled for one task, in an order that does not depend on the file's."""
+    """The rows of a table that are labelled for one task, in an order that does not depend on the
+    file's."""
 
     name: str
     classes: list[str]
@@ -38,13 +40,25 @@ def task_of(table: Table, name: str) -> Task:
     """The labels of one task; rows without a label for it are left out."""
     classes = table.tasks.get(name)
     if classes is None:
-        raise InputError(f"no record is labelled for task '{name}'; the file has {', '.join(table.tasks) or 'no task'}")
+        raise InputError(
+            f"no record is labelled for task '{name}'; the file has {', '.join(table.tasks) or 'no task'}"
+        )
     if not classes:
         raise InputError(f"task '{name}' has no class: every labelled record has an empty list")
     keys = table.keys
-    rows = np.array([i for i in sorted(range(len(keys)), key=keys.__getitem__) if name in table.labels[i]])
+    rows = np.array(
+        [i for i in sorted(range(len(keys)), key=keys.__getitem__) if name in table.labels[i]]
+    )
     labels = np.array([[c in table.labels[i][name] for c in classes] for i in rows])
-    return Task(name, classes, rows, labels, table.record_id[rows], table.patient_id[rows], table.split[rows])
+    return Task(
+        name,
+        classes,
+        rows,
+        labels,
+        table.record_id[rows],
+        table.patient_id[rows],
+        table.split[rows],
+    )
 
 
 def choose_tasks(text: str, there: Sequence[str], data: str | Path) -> list[str]:
@@ -60,9 +74,10 @@ def choose_tasks(text: str, there: Sequence[str], data: str | Path) -> list[str]
 def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
     """The table with the labels of a user's CSV, and notes on what did not join.
 
-    Columns by name: record_id (or patient_id: the same labels for all records of a patient), optionally split, and a
-    column for each task, its classes joined by ';' (empty: looked at, no class). A task of the CSV replaces the file's
-    task of that name. With a split column, records that it does not name are in no split.
+    Columns by name: record_id (or patient_id: the same labels for all records of a patient),
+    optionally split, and a column for each task, its classes joined by ';' (empty: looked at, no
+    class). A task of the CSV replaces the file's task of that name. With a split column, records
+    that it does not name are in no split.
     """
     path = Path(path)
     lines = list(read_csv(path))
@@ -74,12 +89,16 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
         if line[key] in found:
             raise InputError(f"{path} line {number}: {key} {line[key]} was listed before")
         if line.get("split") and line["split"] not in SPLITS:
-            raise InputError(f"{path} line {number}: split {line['split']!r}; choose from {', '.join(SPLITS)}")
+            raise InputError(
+                f"{path} line {number}: split {line['split']!r}; choose from {', '.join(SPLITS)}"
+            )
         found[line[key]] = line
     mine = getattr(table, key)
     unknown, unnamed = sorted(found.keys() - set(mine)), sorted(set(mine) - found.keys())
     if len(unknown) == len(found):
-        raise InputError(f"{path}: no {key} of it is in the embeddings: {list_some(unknown)}, not {list_some(unnamed)}")
+        raise InputError(
+            f"{path}: no {key} of it is in the embeddings: {list_some(unknown)}, not {list_some(unnamed)}"
+        )
     tasks = [name for name in lines[0] if name not in ID_COLUMNS]
     if not tasks and "split" not in lines[0]:
         raise InputError(f"{path} has no label column beside {key}; add one for each task")
@@ -93,11 +112,17 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
         patient[i] = line.get("patient_id") or patient[i]
     notes = []
     if unknown:
-        notes.append(f"{path.name}: {len(unknown)} {key} not in the embeddings: {list_some(unknown)}")
+        notes.append(
+            f"{path.name}: {len(unknown)} {key} not in the embeddings: {list_some(unknown)}"
+        )
     if unnamed:
-        notes.append(f"{path.name}: {len(unnamed)} {key} of the embeddings not in it: {list_some(unnamed)}")
+        notes.append(
+            f"{path.name}: {len(unnamed)} {key} of the embeddings not in it: {list_some(unnamed)}"
+        )
     declared = {
-        task: names for task, names in json.loads(table.metadata.get("tasks", "{}")).items() if task not in tasks
+        task: names
+        for task, names in json.loads(table.metadata.get("tasks", "{}")).items()
+        if task not in tasks
     }
     metadata = table.metadata | {"tasks": json.dumps(declared)}
     columns = {"split": split.astype(str), "patient_id": patient.astype(str)}
@@ -105,11 +130,14 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
 
 
 def ensure_splits(table: Table) -> tuple[Table, list[str]]:
-    """The table with a split for every row where none has one: 80/10/10 by a hash of the patient; and a note on it."""
+    """The table with a split for every row where none has one: 80/10/10 by a hash of the patient;
+    and a note on it."""
     if not np.isin(table.split, NO_SPLIT).all():
         return table, []
     split = np.array([split_of_patient(str(patient)) for patient in table.patient_id])
-    note = "the embeddings have no split: 80/10/10 train/validation/test by a hash of the patient id"
+    note = (
+        "the embeddings have no split: 80/10/10 train/validation/test by a hash of the patient id"
+    )
     return dataclasses.replace(table, split=split), [note]
 
 
@@ -118,16 +146,19 @@ def label_subsets(
 ) -> dict[float, np.ndarray]:
     """Nested subsets of training rows, {fraction: bool [m]}: each one lies within the next larger.
 
-    Whole patients are drawn, each class in about its share and with one positive at least (so a tiny subset may exceed
-    its fraction). Depends on patient ids, labels and seed only: the same for every model, row and column order.
+    Whole patients are drawn, each class in about its share and with one positive at least (so a
+    tiny subset may exceed its fraction). Depends on patient ids, labels and seed only: the same for
+    every model, row and column order.
     """
     patients, index = np.unique(np.asarray(groups).astype(str), return_inverse=True)
-    columns = np.concatenate([labels, ~labels.any(1, keepdims=True)], 1).astype(np.int64)  # last: rows without a class
+    # last: rows without a class
+    columns = np.concatenate([labels, ~labels.any(1, keepdims=True)], 1).astype(np.int64)
     counts = np.zeros((len(patients), columns.shape[1]), np.int64)
     np.add.at(counts, index, columns)
     rows = np.bincount(index)
     digests = [hashlib.sha256(f"{seed}/{patient}".encode()).digest() for patient in patients]
-    lottery = np.array(sorted(range(len(patients)), key=digests.__getitem__))  # patients in drawn order
+    # patients in drawn order
+    lottery = np.array(sorted(range(len(patients)), key=digests.__getitem__))
     members = [lottery[counts[lottery, c] > 0] for c in range(counts.shape[1])]
     there = [c for c in range(counts.shape[1]) if len(members[c])]
     by_rarity = sorted(there, key=lambda c: (len(members[c]), *members[c]))
@@ -138,11 +169,19 @@ def label_subsets(
             chosen, have = np.zeros(len(patients), bool), np.zeros(counts.shape[1])
             for c in [*by_rarity, None]:  # rarest class first; None fills up with whoever is next
                 for p in lottery if c is None else members[c]:
-                    enough = size + rows[p] > goal + 0.5 if c is None else have[c] > fraction * counts[:, c].sum() - 0.5
+                    enough = (
+                        size + rows[p] > goal + 0.5
+                        if c is None
+                        else have[c] > fraction * counts[:, c].sum() - 0.5
+                    )
                     first = c is not None and c < labels.shape[1] and not have[c]
                     if enough and not first and c is not None:
                         break
-                    if pool[p] and not chosen[p] and (first or (not enough and size + rows[p] <= goal + 0.5)):
+                    if (
+                        pool[p]
+                        and not chosen[p]
+                        and (first or (not enough and size + rows[p] <= goal + 0.5))
+                    ):
                         chosen[p] = True
                         have += counts[p]
                         size += rows[p]

@@ -1,9 +1,10 @@
-"""Linear classifiers for the probe: all classes at once, the setting chosen by validation macro AUROC.
+"""Linear classifiers for the probe: all classes at once, the setting chosen by validation macro
+AUROC.
 
-`fit_ridge` is L2-regularised logistic regression on standardised features over a path of strengths, and over weights of
-the parts of an embedding; `fit_adam` is one linear layer trained by Adam with early stopping. Both
-take features [m,d] and labels bool [m,c] of the training and validation rows, and return a `Linear`, which scores rows
-[m,d] -> [m,c], and the chosen setting.
+`fit_ridge` is L2-regularised logistic regression on standardised features over a path of strengths,
+and over weights of the parts of an embedding; `fit_adam` is one linear layer trained by Adam with
+early stopping. Both take features [m,d] and labels bool [m,c] of the training and validation rows,
+and return a `Linear`, which scores rows [m,d] -> [m,c], and the chosen setting.
 
 Axis letters: m row, d feature, k rotated feature, c class.
 """
@@ -22,9 +23,13 @@ from lvcg_jax.stats.scaling import mean_and_scale
 
 STRENGTHS = tuple(float(f"{x:.3g}") for x in np.logspace(2, -4, 13))  # L2 penalties, strong to weak
 PART_WEIGHTS = (1.0, 0.3)  # of the features of a part: 0.3 is about tenfold the L2 penalty
-NEARBY = 2  # strengths to either side of the best one with equal weights that other weights are tried with
+# strengths to either side of the best one with equal weights that other weights are tried with
+NEARBY = 2
 ADAM = optax.adam(1e-3)
-ADAM_SETTINGS = {"paper": {"standardise": True, "epochs": 200}, "release": {"standardise": False, "epochs": 50}}
+ADAM_SETTINGS = {
+    "paper": {"standardise": True, "epochs": 200},
+    "release": {"standardise": False, "epochs": 50},
+}
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,10 @@ def _softplus_sigmoid(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _ridge_solve(z, y, variance, strength, w, most_steps=100):
     """L2-logistic weights float32 [k,c] for one strength, started from w.
 
-    z [m,k] has uncorrelated columns of the given variance and a last column of ones (not penalised), so the Hessian is
-    nearly diagonal and L-BFGS preconditioned by it needs few steps. Each class has its own steps and leaves when it is
-    done. Numpy, since compiling this for the many shapes of a probe would take longer than running it.
+    z [m,k] has uncorrelated columns of the given variance and a last column of ones (not
+    penalised), so the Hessian is nearly diagonal and L-BFGS preconditioned by it needs few steps.
+    Each class has its own steps and leaves when it is done. Numpy, since compiling this for the
+    many shapes of a probe would take longer than running it.
     """
     solved, classes = w.copy(), np.arange(w.shape[1])
     row_weight = np.full(len(z), 1 / len(z), np.float32)
@@ -67,7 +73,8 @@ def _ridge_solve(z, y, variance, strength, w, most_steps=100):
 
     f = z @ w
     value, p = loss(w, f)
-    inverse = 1.0 / (variance[:, None] * np.maximum(row_weight @ (p * (1 - p)), 1e-4) + penalty)  # [k,c]
+    # [k,c]
+    inverse = 1.0 / (variance[:, None] * np.maximum(row_weight @ (p * (1 - p)), 1e-4) + penalty)
     g, past = gradient(w, p), []  # past: the last six (step, change of gradient, 1 / their product)
     for _ in range(most_steps):
         q, alphas = g, []
@@ -99,21 +106,27 @@ def _ridge_solve(z, y, variance, strength, w, most_steps=100):
             break
         if not goes_on.all():
             past = [tuple(a[..., goes_on] for a in entry) for entry in past]
-            w, f, value, g, y, inverse, classes = (a[..., goes_on] for a in (w, f, value, g, y, inverse, classes))
+            w, f, value, g, y, inverse, classes = (
+                a[..., goes_on] for a in (w, f, value, g, y, inverse, classes)
+            )
     return solved
 
 
 def part_weights(parts: Sequence[int]) -> list[np.ndarray]:
     """Weights [d] to try for features that come in parts of these sizes, equal ones first."""
-    tried = [weights for weights in itertools.product(PART_WEIGHTS, repeat=len(parts)) if max(weights) == 1.0]
+    tried = [
+        weights
+        for weights in itertools.product(PART_WEIGHTS, repeat=len(parts))
+        if max(weights) == 1.0
+    ]
     return [np.repeat(np.float32(weights), list(parts)) for weights in tried]
 
 
 def fit_ridge(x, y, x_val, y_val, seed, strengths, parts=None):
     """(linear layer, chosen strength).
 
-    Features in `parts` of these sizes may be given weights by validation too: where positives are few, a large part
-    that says little about the task drowns the others.
+    Features in `parts` of these sizes may be given weights by validation too: where positives are
+    few, a large part that says little about the task drowns the others.
     """
     shift, scale = mean_and_scale(x)
     x, x_val = (((a - shift) / scale).astype(np.float32) for a in (x, x_val))
@@ -129,7 +142,8 @@ def fit_ridge(x, y, x_val, y_val, seed, strengths, parts=None):
 
 
 def _ridge_path(x, y, x_val, y_val, strengths, patience=3):
-    """(validation macro AUROC, weights [d,c], bias [c], strength) of the best of the strengths, strong to weak.
+    """(validation macro AUROC, weights [d,c], bias [c], strength) of the best of the strengths,
+    strong to weak.
 
     Each started from the one before, in the principal axes of the training rows; stops after
     `patience` strengths that do not improve validation.
@@ -162,10 +176,13 @@ def _ridge_path(x, y, x_val, y_val, strengths, patience=3):
 
 @jax.jit
 def _adam_epoch(params, state, x, y, order, row_weight):
-    """One pass over batches of row numbers `order` [batches,256]; rows of weight 0 fill the last batch."""
+    """One pass over batches of row numbers `order` [batches,256]; rows of weight 0 fill the last
+    batch."""
 
     def loss(params, rows, weight):
-        losses = optax.sigmoid_binary_cross_entropy(x[rows] @ params[0] + params[1], y[rows]).mean(-1)
+        losses = optax.sigmoid_binary_cross_entropy(x[rows] @ params[0] + params[1], y[rows]).mean(
+            -1
+        )
         return (weight * losses).sum() / weight.sum()
 
     def step(carry, batch):
@@ -178,7 +195,9 @@ def _adam_epoch(params, state, x, y, order, row_weight):
 def fit_adam(x, y, x_val, y_val, seed, standardise, epochs, batch=256, patience=5):
     """(linear layer, epoch whose weights were kept), after at most `epochs`."""
     (m, d), rng = x.shape, np.random.default_rng(seed)
-    shift, scale = mean_and_scale(x) if standardise else (np.zeros(d, np.float32), np.ones(d, np.float32))
+    shift, scale = (
+        mean_and_scale(x) if standardise else (np.zeros(d, np.float32), np.ones(d, np.float32))
+    )
     x, x_val = ((a - shift) / scale for a in (x, x_val))
     pad = _bucket(m) - m  # so that few shapes are compiled
     x, y = (np.pad(a.astype(np.float32), ((0, pad), (0, 0))) for a in (x, y))

@@ -1,8 +1,10 @@
-"""Fits classifiers to label subsets and judges them on the test split, the same way for every model and protocol.
+"""Fits classifiers to label subsets and judges them on the test split, the same way for every model
+and protocol.
 
-A fit is a callable fit(rows, y, val, y_val, test, seed) that returns the scores of the validation rows [m,c] and of the
-test rows [m,c], and the setting that validation chose. `fit.seeded` says whether the seed changes a fit to the same
-rows; `fit.limit` is the number of epochs after which it stops at the latest, or None.
+A fit is a callable fit(rows, y, val, y_val, test, seed) that returns the scores of the validation
+rows [m,c] and of the test rows [m,c], and the setting that validation chose. `fit.seeded` says
+whether the seed changes a fit to the same rows; `fit.limit` is the number of epochs after which it
+stops at the latest, or None.
 
 Axis letters: m row or record, c class, r resample, k fit of a model, s seed.
 """
@@ -48,7 +50,11 @@ class LinearFit:
     ):
         self.features = features
         self.seeded = protocol != "ridge"
-        self._options = linear.ADAM_SETTINGS[protocol] if self.seeded else {"strengths": strengths, "parts": parts}
+        self._options = (
+            linear.ADAM_SETTINGS[protocol]
+            if self.seeded
+            else {"strengths": strengths, "parts": parts}
+        )
         self._fit = linear.fit_adam if self.seeded else linear.fit_ridge
         self.limit = self._options.get("epochs")
 
@@ -65,9 +71,12 @@ def linear_fits(
     strengths: Sequence[float] = linear.STRENGTHS,
     parts: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, list[LinearFit]]:
-    """The fits of each model, once its features are found to be usable; `parts` are the sizes of a model's parts."""
+    """The fits of each model, once its features are found to be usable; `parts` are the sizes of a
+    model's parts."""
     if protocol not in LINEAR_PROTOCOLS:
-        raise InputError(f"unknown protocol '{protocol}' for stored features; choose {', '.join(LINEAR_PROTOCOLS)}")
+        raise InputError(
+            f"unknown protocol '{protocol}' for stored features; choose {', '.join(LINEAR_PROTOCOLS)}"
+        )
     if not features_by_model:
         raise InputError("a probe needs the features of one model at least")
     fits = {}
@@ -78,9 +87,13 @@ def linear_fits(
                 raise InputError(f"'{name}': features {x.shape} do not match {rows} rows of labels")
             sizes = (parts or {}).get(name)
             if sizes and sum(sizes) != x.shape[1]:
-                raise InputError(f"'{name}': parts of {list(sizes)} are not the {x.shape[1]} features")
+                raise InputError(
+                    f"'{name}': parts of {list(sizes)} are not the {x.shape[1]} features"
+                )
             if not np.isfinite(x).all():
-                raise InputError(f"'{name}': {int((~np.isfinite(x)).any(1).sum())} rows are not finite")
+                raise InputError(
+                    f"'{name}': {int((~np.isfinite(x)).any(1).sum())} rows are not finite"
+                )
         fits[name] = [LinearFit(x, protocol, strengths, (parts or {}).get(name)) for x in several]
     return fits
 
@@ -99,22 +112,33 @@ def probe(
     parts: Mapping[str, Sequence[int]] | None = None,
     **options,
 ) -> dict:
-    """Probes stored features {name: [m,d] or several of them}; the first model is in question, the others are controls.
+    """Probes stored features {name: [m,d] or several of them}; the first model is in question, the
+    others are controls.
 
-    parts {name: sizes}, if a model's features come in parts.
-    labels bool [m,c], groups [m] patient ids, splits [m] of train / validation / test; more options and the result:
-    `evaluate`.
+    parts {name: sizes}, if a model's features come in parts. labels bool [m,c], groups [m] patient
+    ids, splits [m] of train / validation / test; more options and the result: `evaluate`.
     """
-    labels, groups, splits = np.asarray(labels), np.asarray(groups).astype(str), np.asarray(splits).astype(str)
+    labels, groups, splits = (
+        np.asarray(labels),
+        np.asarray(groups).astype(str),
+        np.asarray(splits).astype(str),
+    )
     if len({len(labels), len(groups), len(splits)}) > 1:
-        raise InputError(f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits do not match")
+        raise InputError(
+            f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits do not match"
+        )
     names = [f"class_{c}" for c in range(labels.shape[1])] if class_names is None else class_names
     fits = linear_fits(features_by_model, len(labels), protocol, strengths, parts)
-    return evaluate(fits, labels, groups, splits, fractions, seeds, protocol, class_names=names, **options)
+    return evaluate(
+        fits, labels, groups, splits, fractions, seeds, protocol, class_names=names, **options
+    )
 
 
-def probe_task(features_by_model: Mapping[str, Features], table: Table, task: str, **options) -> dict:
-    """Probes one task of a table on the rows labelled for it; features are in the table's row order."""
+def probe_task(
+    features_by_model: Mapping[str, Features], table: Table, task: str, **options
+) -> dict:
+    """Probes one task of a table on the rows labelled for it; features are in the table's row
+    order."""
     found = task_of(table, task)
     chosen = {
         name: x[found.rows] if isinstance(x, np.ndarray) else [one[found.rows] for one in x]
@@ -125,7 +149,8 @@ def probe_task(features_by_model: Mapping[str, Features], table: Table, task: st
 
 
 class Predictions:
-    """Test scores of the first model with the most labels, seed 0, as probabilities: a CSV row for each record."""
+    """Test scores of the first model with the most labels, seed 0, as probabilities: a CSV row for
+    each record."""
 
     def __init__(self):
         self._rows: dict[str, dict[str, str]] = {}
@@ -140,7 +165,11 @@ class Predictions:
             columns = [f"{task}:{c}" for c in classes]
             self._columns += columns
             for record, row in zip(records, scores, strict=True):
-                cells = zip(columns, (f"{1 / (1 + np.exp(-np.clip(x, -700, 700))):.9g}" for x in row), strict=True)
+                cells = zip(
+                    columns,
+                    (f"{1 / (1 + np.exp(-np.clip(x, -700, 700))):.9g}" for x in row),
+                    strict=True,
+                )
                 self._rows.setdefault(str(record), {"record_id": str(record)}).update(cells)
 
         return on_scores
@@ -155,12 +184,16 @@ class Predictions:
 
 def part_features(table: Table, name: str) -> dict[str, np.ndarray]:
     """{'NAME: structure only': [m,256], ...}: each part of an embedding alone."""
-    return {f"{name}: {part} only": table.embedding[:, columns] for part, columns in table.part_columns.items()}
+    return {
+        f"{name}: {part} only": table.embedding[:, columns]
+        for part, columns in table.part_columns.items()
+    }
 
 
 @dataclass(frozen=True)
 class Subset:
-    """The training rows of one fraction of the labels, and the classes that can be learnt from them and scored."""
+    """The training rows of one fraction of the labels, and the classes that can be learnt from them
+    and scored."""
 
     fraction: float
     rows: list[np.ndarray]  # of each seed
@@ -171,7 +204,8 @@ class Subset:
 
 @dataclass(frozen=True)
 class Run:
-    """One fit, judged: its test scores by record [m,c], values by class [c] and by resample [r,c]; NaN: undefined."""
+    """One fit, judged: its test scores by record [m,c], values by class [c] and by resample [r,c];
+    NaN: undefined."""
 
     setting: float | int
     scores: np.ndarray
@@ -182,25 +216,42 @@ class Run:
 
 
 class Study:
-    """Labels, patients and splits of one task; rows of one record are scored together, by the mean of their scores."""
+    """Labels, patients and splits of one task; rows of one record are scored together, by the mean
+    of their scores."""
 
     def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples):
         _check(labels, groups, splits, names, fractions, seeds)
-        self.labels, self.names, self.resamples, self.notes = labels.astype(bool), names, resamples, []
+        self.labels, self.names, self.resamples, self.notes = (
+            labels.astype(bool),
+            names,
+            resamples,
+            [],
+        )
         self.rows = {split: np.flatnonzero(splits == split) for split in SPLITS}
         self._both = {split: _both_outcomes(self.labels[rows]) for split, rows in self.rows.items()}
         both = self._both
-        if not (both["train"] & both["test"]).any() or not (both["train"] & both["validation"]).any():
+        if (
+            not (both["train"] & both["test"]).any()
+            or not (both["train"] & both["validation"]).any()
+        ):
             where = "positive and negative rows in the train, validation and test splits"
-            raise InputError(f"no class has {where} ({list_some(names)}); choose another task or split")
+            raise InputError(
+                f"no class has {where} ({list_some(names)}); choose another task or split"
+            )
         for split in SPLITS:
-            effect = "not used to choose" if split == "validation" else "left out of the macro AUROC"
+            effect = (
+                "not used to choose" if split == "validation" else "left out of the macro AUROC"
+            )
             if not both[split].all():
                 one_sided = list_some(_select(names, ~both[split]))
-                self.notes.append(f"{one_sided}: no positive or no negative row in the {split} split, {effect}")
+                self.notes.append(
+                    f"{one_sided}: no positive or no negative row in the {split} split, {effect}"
+                )
         blind = _select(names, both["test"] & ~self.labels[self.rows["validation"]].any(0))
         if blind:
-            self.notes.append(f"{list_some(blind)}: no positive validation row to choose a threshold by, no F1")
+            self.notes.append(
+                f"{list_some(blind)}: no positive validation row to choose a threshold by, no F1"
+            )
         self._record_number, self.record_labels = {}, {}
         for split in SPLITS[1:]:
             rows = self.rows[split]
@@ -209,17 +260,23 @@ class Study:
             )
             self.record_labels[split], self.patients = self.labels[rows][first], groups[rows][first]
         train = self.rows["train"]
-        self._subsets = [label_subsets(groups[train], self.labels[train], fractions, seed) for seed in range(seeds)]
+        self._subsets = [
+            label_subsets(groups[train], self.labels[train], fractions, seed)
+            for seed in range(seeds)
+        ]
 
     def subset(self, fraction: float) -> Subset | None:
-        """The rows of a fraction, with a note on everything special; None if nothing can be learnt and scored."""
+        """The rows of a fraction, with a note on everything special; None if nothing can be learnt
+        and scored."""
         train, share = self.rows["train"], f"{fraction:.4g} of the labels"
         rows = [train[subset[fraction]] for subset in self._subsets]
         learnt = np.all([_both_outcomes(self.labels[r]) for r in rows], axis=0)
         used = self._both["test"] & learnt
         lost = _select(self.names, self._both["train"] & self._both["test"] & ~used)
         if lost:
-            self.notes.append(f"{share}: {list_some(lost)} has one outcome only in a subset, left out")
+            self.notes.append(
+                f"{share}: {list_some(lost)} has one outcome only in a subset, left out"
+            )
         if not used.any() or not (self._both["validation"] & learnt).any():
             self.notes.append(f"{share}: no class can be learnt and scored, no result")
             return None
@@ -241,13 +298,16 @@ class Study:
             yield run
 
     def _judge(self, val_scores, test_scores, setting, subset: Subset) -> Run:
-        """AUROC of the test records, and F1 at the thresholds that are best for the validation records."""
+        """AUROC of the test records, and F1 at the thresholds that are best for the validation
+        records."""
         columns = subset.used[subset.learnt]
         val_scores = _mean_by(self._record_number["validation"], val_scores[:, columns])
         scores = _mean_by(self._record_number["test"], test_scores[:, columns])
         y_val, y = (self.record_labels[split][:, subset.used] for split in SPLITS[1:])
         classes = range(len(subset.names))
-        thresholds = np.array([best_f1_threshold(y_val[:, c], val_scores[:, c])[0] for c in classes])
+        thresholds = np.array(
+            [best_f1_threshold(y_val[:, c], val_scores[:, c])[0] for c in classes]
+        )
         yes, known = scores >= thresholds, ~np.isnan(thresholds)
         return Run(
             setting,
@@ -274,13 +334,15 @@ def evaluate(
     progress: bool = False,
     on_scores: Callable | None = None,
 ) -> dict:
-    """Fits and judges models on the same rows; the first model is the one in question, the others are its controls.
+    """Fits and judges models on the same rows; the first model is the one in question, the others
+    are its controls.
 
-    fits {name: [fit, ...]}: several fits under one name (say, three random initialisations) are averaged. labels bool
-    [m,c]; groups [m] patient ids; splits [m]; records [m], if rows are windows.
-    on_scores(model, fraction, seed, record ids, class names, scores [m,c]) hears the test scores of every fit.
-    Returns plain JSON data: `cells` (one for each model and fraction: `macro_auroc`, `low`, `high`, `per_class`, ...),
-    `differences` of the first model from each control (paired bootstrap) and `notes` on everything left out.
+    fits {name: [fit, ...]}: several fits under one name (say, three random initialisations) are
+    averaged. labels bool [m,c]; groups [m] patient ids; splits [m]; records [m], if rows are
+    windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) hears the test
+    scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
+    `macro_auroc`, `low`, `high`, `per_class`, ...), `differences` of the first model from each
+    control (paired bootstrap) and `notes` on everything left out.
     """
     names, fractions = list(class_names), sorted(set(fractions))
     records = np.arange(len(labels)) if records is None else records
@@ -296,7 +358,9 @@ def evaluate(
                 for seed, run in enumerate(study.runs(fit, subset)):
                     runs[k].append(run)
                     if on_scores:
-                        on_scores(model, subset.fraction, seed, study.records, subset.names, run.scores)
+                        on_scores(
+                            model, subset.fraction, seed, study.records, subset.names, run.scores
+                        )
                     bar.update()
                 if fit.limit and fit.limit in [run.setting for run in runs[k]]:
                     reason = f"{model} was still improving after {fit.limit} epochs"
@@ -307,11 +371,23 @@ def evaluate(
         for other in controls:
             low, high = bootstrap.interval(resampled[first["model"]] - resampled[other["model"]])
             gap = {"model": first["model"], "control": other["model"], "fraction": subset.fraction}
-            gap |= {"difference": first["macro_auroc"] - other["macro_auroc"], "low": low, "high": high}
+            gap |= {
+                "difference": first["macro_auroc"] - other["macro_auroc"],
+                "low": low,
+                "high": high,
+            }
             differences.append(gap)
     bar.close()
-    size = {s: {"rows": len(r), "patients": len(np.unique(groups[r]))} for s, r in study.rows.items()}
-    result = {"protocol": protocol, "seeds": seeds, "models": list(fits), "classes": names, "splits": size}
+    size = {
+        s: {"rows": len(r), "patients": len(np.unique(groups[r]))} for s, r in study.rows.items()
+    }
+    result = {
+        "protocol": protocol,
+        "seeds": seeds,
+        "models": list(fits),
+        "classes": names,
+        "splits": size,
+    }
     return result | {"cells": cells, "differences": differences, "notes": study.notes}
 
 
@@ -331,13 +407,24 @@ def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dic
     y_test = study.record_labels["test"][:, subset.used]
     always = np.array([f1_always_yes(y) for y in y_test.T])
     known = ~np.isnan(f1)
-    positives = np.array([study.labels[rows][:, subset.used].sum(0) for rows in subset.rows])  # [s,c]
+    # [s,c]
+    positives = np.array([study.labels[rows][:, subset.used].sum(0) for rows in subset.rows])
     per_class = {}
     for c, name in enumerate(subset.names):
         per_class[name] = {"auroc": float(auroc[c]), **bounds(by_class[:, c])}
-        per_class[name] |= {"f1": float(f1[c]) if known[c] else None, "f1_always_yes": float(always[c])}
-        per_class[name] |= {"train_positives": positives[:, c].tolist(), "test_positives": int(y_test[:, c].sum())}
-    cell = {"macro_auroc": float(macro_by_run.mean()), **bounds(macro), "per_seed": macro_by_run.mean(0).tolist()}
+        per_class[name] |= {
+            "f1": float(f1[c]) if known[c] else None,
+            "f1_always_yes": float(always[c]),
+        }
+        per_class[name] |= {
+            "train_positives": positives[:, c].tolist(),
+            "test_positives": int(y_test[:, c].sum()),
+        }
+    cell = {
+        "macro_auroc": float(macro_by_run.mean()),
+        **bounds(macro),
+        "per_seed": macro_by_run.mean(0).tolist(),
+    }
     if len(runs) > 1:
         cell["per_fit"] = macro_by_run.mean(1).tolist()
     cell["macro_f1"] = float(f1[known].mean()) if known.any() else None
@@ -351,22 +438,34 @@ def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dic
 def _check(labels, groups, splits, names, fractions, seeds) -> None:
     """An InputError for labels and splits that cannot be probed."""
     if not fractions or seeds < 1 or not all(0 < f <= 1 for f in fractions):
-        raise InputError("a probe needs at least one seed, and fractions above 0 up to 1 (1 = all labels)")
+        raise InputError(
+            "a probe needs at least one seed, and fractions above 0 up to 1 (1 = all labels)"
+        )
     if labels.ndim != 2 or not labels.shape[1] or not np.isin(labels, (0, 1)).all():
-        raise InputError("labels must be 0 or 1 with a column for each class; leave out rows that are not labelled")
+        raise InputError(
+            "labels must be 0 or 1 with a column for each class; leave out rows that are not labelled"
+        )
     if len(names) != labels.shape[1] or len(set(names)) != len(names):
-        raise InputError(f"{labels.shape[1]} label columns need as many different class names, got {len(set(names))}")
+        raise InputError(
+            f"{labels.shape[1]} label columns need as many different class names, got {len(set(names))}"
+        )
     for split in SPLITS:
         here = splits == split
         if not here.any():
             found, wanted = ", ".join(np.unique(splits).tolist()), ", ".join(SPLITS)
-            raise InputError(f"no labelled row in the {split} split (found: {found}); probing needs {wanted}")
+            raise InputError(
+                f"no labelled row in the {split} split (found: {found}); probing needs {wanted}"
+            )
         shared = np.intersect1d(groups[here], groups[~here & np.isin(splits, SPLITS)])
         if len(shared):
-            raise InputError(f"patient {list_some(shared)} is in the {split} split and in another; split by patient")
+            raise InputError(
+                f"patient {list_some(shared)} is in the {split} split and in another; split by patient"
+            )
     rows = int((splits == "train").sum())
     if rows < 2 * len(names):
-        raise InputError(f"{rows} training rows are too few for {len(names)} classes; embed more records")
+        raise InputError(
+            f"{rows} training rows are too few for {len(names)} classes; embed more records"
+        )
 
 
 def _both_outcomes(labels: np.ndarray) -> np.ndarray:

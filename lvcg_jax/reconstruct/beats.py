@@ -1,6 +1,8 @@
-"""Errors of derived leads in what clinicians measure: R peak, QRS, QT, PR, ST, by method, with intervals over patients.
+"""Errors of derived leads in what clinicians measure: R peak, QRS, QT, PR, ST, by method, with
+intervals over patients.
 
-A record's value is the mean absolute error over its beats (see morphology.py); over a data set, the mean over records.
+A record's value is the mean absolute error over its beats (see morphology.py); over a data set, the
+mean over records.
 """
 
 from collections.abc import Sequence
@@ -44,14 +46,18 @@ class BeatErrors:
             values = self.values.setdefault(name, {measure: [] for measure in TITLES})
             for measure in MEASURES:
                 errors = found.errors[measure]
-                values[measure].append(float(np.nanmean(errors)) if np.isfinite(errors).any() else np.nan)
+                values[measure].append(
+                    float(np.nanmean(errors)) if np.isfinite(errors).any() else np.nan
+                )
             values["missed"].append(float(found.missed.mean()) if len(found.missed) else np.nan)
 
     def summary(self, resamples: int) -> dict[str, dict[str, dict[str, float]]]:
         """{method: {measure: mean with its interval, ...}}."""
         bootstrap = PatientBootstrap(self.patients, resamples)
         return {
-            name: {measure: bootstrap.summary(np.array(column)) for measure, column in columns.items()}
+            name: {
+                measure: bootstrap.summary(np.array(column)) for measure, column in columns.items()
+            }
             for name, columns in self.values.items()
         }
 
@@ -61,5 +67,13 @@ def beat_error_table(methods: dict[str, dict[str, dict[str, float]]]) -> list[st
     rows = []
     for name, found in methods.items():
         digits = {"st_mv": 3, "missed": 3}
-        rows.append([name, *(with_interval(found[measure], digits=digits.get(measure, 1)) for measure in TITLES)])
+        rows.append(
+            [
+                name,
+                *(
+                    with_interval(found[measure], digits=digits.get(measure, 1))
+                    for measure in TITLES
+                ),
+            ]
+        )
     return markdown_table(["method", *TITLES.values()], rows)

@@ -1,4 +1,5 @@
-"""Ways to derive all twelve leads of a record from some of them, behind one small interface (LeadMethod).
+"""Ways to derive all twelve leads of a record from some of them, behind one small interface
+(LeadMethod).
 
     lvcg            the trained model, from the temporal module's tokens and from the encoder's own, mixed 2 to 1
     lvcg_predicted  from the temporal module's tokens alone: what its objective trains
@@ -10,10 +11,11 @@
     copy            the visible lead that goes best with the hidden one in training records (largest |r|), with its sign
     zero            nothing
 
-What predicts in normalised units ('z') says nothing about a hidden lead's size where each lead has its own scale; what
-predicts in mV does. To add a method, write a class with the three members of LeadMethod and enter it in make_methods.
-A window is a dict as in windows.py; what a method may look at are its leads in the bit mask window['visible'].
-Axis letters: g group, m packed slot, r record, l lead, p sample in beat, T sample.
+What predicts in normalised units ('z') says nothing about a hidden lead's size where each lead has
+its own scale; what predicts in mV does. To add a method, write a class with the three members of
+LeadMethod and enter it in make_methods. A window is a dict as in windows.py; what a method may look
+at are its leads in the bit mask window['visible']. Axis letters: g group, m packed slot, r record,
+l lead, p sample in beat, T sample.
 """
 
 import difflib
@@ -33,7 +35,8 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.runs import weights
 
 SLOTS, ROWS = 512, 64  # beats and records of every batch of a network: one shape, one compilation
-RIDGE = 1e-6  # of the visible leads' mean power: only so that leads which say the same can be solved for
+# of the visible leads' mean power: only so that leads which say the same can be solved for
+RIDGE = 1e-6
 SOURCES = {"lvcg": "both", "lvcg_predicted": "predicted", "lvcg_encoded": "encoded"}
 NO_NETWORK = ("geometry:paper", "geometry:dower", "regression", "regression:mV", "copy", "zero")
 METHODS = (*SOURCES, *NO_NETWORK)
@@ -45,14 +48,16 @@ class LeadMethod(Protocol):
     units: dict[str, str]  # name -> 'z' (normalised as the window is) or 'mV'
 
     def fit(self, windows: Iterable[dict]) -> None:
-        """Learns from training records, which may be gone through several times; called before `predict`."""
+        """Learns from training records, which may be gone through several times; called before
+        `predict`."""
 
     def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
         """All twelve leads [12,T] of each window from its visible ones, by name."""
 
 
 def signal_of(window: dict) -> np.ndarray:
-    """The normalised leads [12,T] of a window: as stored, or stitched from its beats if the shards hold only those."""
+    """The normalised leads [12,T] of a window: as stored, or stitched from its beats if the shards
+    hold only those."""
     if "signal" in window:
         return np.asarray(window["signal"], np.float32)
     beats = np.asarray(window["beats"], np.float32)
@@ -65,7 +70,8 @@ def to_mv(z: np.ndarray, window: dict) -> np.ndarray:
 
 
 class LinearLeads:
-    """Methods that multiply the visible leads by a matrix [12,12], which follows from which leads are visible.
+    """Methods that multiply the visible leads by a matrix [12,12], which follows from which leads
+    are visible.
 
     `rules` gives for each name the unit it works in and visible [12] -> matrix.
     """
@@ -97,11 +103,14 @@ class LinearLeads:
 
 
 class FittedLeads(LinearLeads):
-    """Linear methods that need of the training records only the mean products of their leads, [12,12]: from those
-    follow the weights for any visible leads. `rules` takes the products of its unit too: products, visible -> matrix.
+    """Linear methods that need of the training records only the mean products of their leads,
+    [12,12]: from those follow the weights for any visible leads. `rules` takes the products of its
+    unit too: products, visible -> matrix.
     """
 
-    def __init__(self, rules: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]]):
+    def __init__(
+        self, rules: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]]
+    ):
         self.products: dict[str, np.ndarray] = {}  # by unit
         bound = {
             name: (unit, lambda visible, rule=rule, unit=unit: rule(self.products[unit], visible))
@@ -120,13 +129,16 @@ class FittedLeads(LinearLeads):
                 total[unit] += x @ x.T / x.shape[1]
             count += 1
         if not count:
-            raise InputError(f"cannot fit {', '.join(self.rules)}: no training record has all twelve leads")
+            raise InputError(
+                f"cannot fit {', '.join(self.rules)}: no training record has all twelve leads"
+            )
         self.products = {unit: products / count for unit, products in total.items()}
         self._matrices.clear()
 
 
 def regression_matrix(products: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Least-squares weights [12,12] of every lead on the visible ones (themselves are copied), from mean products."""
+    """Least-squares weights [12,12] of every lead on the visible ones (themselves are copied), from
+    mean products."""
     v = np.flatnonzero(visible)
     gram = products[np.ix_(v, v)]
     ridge = RIDGE * np.trace(gram) / max(len(v), 1) * np.eye(len(v))
@@ -137,7 +149,8 @@ def regression_matrix(products: np.ndarray, visible: np.ndarray) -> np.ndarray:
 
 
 def copy_matrix(products: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """The visible lead of largest |r| with each lead, with the sign of r and unscaled, [12,12] of -1, 0 and 1."""
+    """The visible lead of largest |r| with each lead, with the sign of r and unscaled, [12,12]
+    of -1, 0 and 1."""
     size = np.sqrt(np.diag(products))
     r = np.where(visible, products / size[:, None] / size, 0.0)
     best = np.abs(r).argmax(1)
@@ -147,7 +160,8 @@ def copy_matrix(products: np.ndarray, visible: np.ndarray) -> np.ndarray:
 
 
 class NetworkLeads:
-    """A trained LVCG; `names` maps what each result is called to the tokens it is decoded from, see model.reconstruct.
+    """A trained LVCG; `names` maps what each result is called to the tokens it is decoded from, see
+    model.reconstruct.
 
     It computes beats, which are stitched to the length that they were cut from.
     """
@@ -165,7 +179,9 @@ class NetworkLeads:
         for some, batch in pack(windows, self.slots, self.rows):
             visible = batch.pop("visible")
             model = self.model
-            results = _reconstruct(model.model, model.max_beats, sources, model.variables, batch, visible)
+            results = _reconstruct(
+                model.model, model.max_beats, sources, model.variables, batch, visible
+            )
             for name, beats in zip(self.names, jax.device_get(results), strict=True):
                 found[name] += stitch_packed(beats[0], some)
         return found
@@ -175,7 +191,8 @@ class NetworkLeads:
 def _reconstruct(network, max_beats: int, sources: tuple[str, ...], variables, batch, visible):
     """Beats [g,m,l,p] decoded from each source; what they share is computed once."""
     return [
-        network.apply(variables, batch, visible, max_beats, source=source, method="reconstruct") for source in sources
+        network.apply(variables, batch, visible, max_beats, source=source, method="reconstruct")
+        for source in sources
     ]
 
 
@@ -183,7 +200,9 @@ def stitch_packed(beats: np.ndarray, windows: Sequence[dict]) -> list[np.ndarray
     """Packed beats [m,l,p] of windows, one after another -> signals [l,T] of each."""
     ends = np.cumsum([len(window["length"]) for window in windows])
     return [
-        stitch_beats(beats[end - len(w["length"]) : end], w["start"], w["length"], int(w["num_samples"]))
+        stitch_beats(
+            beats[end - len(w["length"]) : end], w["start"], w["length"], int(w["num_samples"])
+        )
         for w, end in zip(windows, ends, strict=True)
     ]
 
@@ -199,14 +218,18 @@ def check_methods(names: Sequence[str], known: Sequence[str] = METHODS) -> list[
 
 
 def load_network(checkpoint: str | None, names: Sequence[str]) -> LVCG | None:
-    """The model of --checkpoint, or without it the packaged one if a method of these names has a network."""
+    """The model of --checkpoint, or without it the packaged one if a method of these names has a
+    network."""
     if checkpoint is None and not SOURCES.keys() & set(names):
         return None
     return LVCG.load(weights.choose(checkpoint, f", or --methods={','.join(NO_NETWORK)}"))
 
 
-def make_methods(names: Sequence[str], model: LVCG | None, eps: float, slots: int = SLOTS, rows: int = ROWS):
-    """The methods of these names, as few LeadMethods as share their work; `eps` regularises the pure geometries."""
+def make_methods(
+    names: Sequence[str], model: LVCG | None, eps: float, slots: int = SLOTS, rows: int = ROWS
+):
+    """The methods of these names, as few LeadMethods as share their work; `eps` regularises the
+    pure geometries."""
     names = check_methods(names)
     learned = {name: source for name, source in SOURCES.items() if name in names}
     if learned and model is None:
@@ -226,7 +249,10 @@ def make_methods(names: Sequence[str], model: LVCG | None, eps: float, slots: in
         (LinearLeads, fixed),
         (FittedLeads, fitted),
     )
-    chosen = [(make, {name: rule for name, rule in rules.items() if name in names}) for make, rules in kinds]
+    chosen = [
+        (make, {name: rule for name, rule in rules.items() if name in names})
+        for make, rules in kinds
+    ]
     return [make(rules) for make, rules in chosen if rules]
 
 

@@ -1,9 +1,11 @@
-"""All twelve leads of one raw record from the leads that it has (or from some of them, to see how well that goes).
+"""All twelve leads of one raw record from the leads that it has (or from some of them, to see how
+well that goes).
 
-Only the visible leads enter: beats are found with them alone, and limb leads that follow from two others by Einthoven's
-law are computed, exactly. What is left is derived by a method of lead_methods.py. Where every lead is normalised by
-itself, a model knows the shape of a lead that it never saw, not its size: derived leads then get the median size of
-that lead in training records, and the output says so.
+Only the visible leads enter: beats are found with them alone, and limb leads that follow from two
+others by Einthoven's law are computed, exactly. What is left is derived by a method of
+lead_methods.py. Where every lead is normalised by itself, a model knows the shape of a lead that it
+never saw, not its size: derived leads then get the median size of that lead in training records,
+and the output says so.
 """
 
 import argparse
@@ -26,7 +28,14 @@ from data_prep.formats.any_file import read_any
 from data_prep.formats.wfdb_files import import_wfdb
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
-from lvcg_jax.reconstruct.methods import FittedLeads, LeadMethod, check_methods, load_network, make_methods, to_mv
+from lvcg_jax.reconstruct.methods import (
+    FittedLeads,
+    LeadMethod,
+    check_methods,
+    load_network,
+    make_methods,
+    to_mv,
+)
 from lvcg_jax.reconstruct.scores import score_leads
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.text.tables import markdown_table
@@ -56,7 +65,8 @@ def derive(
     methods: list[LeadMethod],
     typical: np.ndarray | None,
 ) -> tuple[Derived, list[str]]:
-    """Derives what a record [T,c] does not show; `typical` [12] are the sizes of unseen leads. Also notes."""
+    """Derives what a record [T,c] does not show; `typical` [12] are the sizes of unseen leads. Also
+    notes."""
     names = [canonical(name) for name in record.leads]
     columns = [names.index(lead) for lead in visible]
     shown = preprocess.prepare(record.signal[:, columns], record.rate, visible)
@@ -64,18 +74,24 @@ def derive(
     if any(name and name not in visible for name in names):
         whole = {w.window: w for w in preprocess.prepare(record.signal, record.rate, record.leads)}
     end = max(round(w.start_seconds * w.rate) + w.signal.shape[1] for w in shown)
-    found = {name: np.full((len(LEADS), end), np.nan) for method in methods for name in method.units}
+    found = {
+        name: np.full((len(LEADS), end), np.nan) for method in methods for name in method.units
+    }
     truth = np.full((len(LEADS), end), np.nan)
     there = np.zeros(len(LEADS), bool)
     notes = []
     for w in shown:
         window, present = _as_window(w, record.record_id, typical), mask_leads(w.lead_mask)[:, None]
-        place = slice(round(w.start_seconds * w.rate), round(w.start_seconds * w.rate) + w.signal.shape[1])
+        place = slice(
+            round(w.start_seconds * w.rate), round(w.start_seconds * w.rate) + w.signal.shape[1]
+        )
         there |= present[:, 0]
         seen = to_mv(w.signal, window)
         for method in methods:
             for name, (x,) in method.predict([window]).items():
-                found[name][:, place] = np.where(present, seen, to_mv(x, window) if method.units[name] == "z" else x)
+                found[name][:, place] = np.where(
+                    present, seen, to_mv(x, window) if method.units[name] == "z" else x
+                )
         truth[:, place] = np.where(present, seen, np.nan)
         if w.window in whole:
             full = whole[w.window]
@@ -83,7 +99,9 @@ def derive(
             truth[:, place] = np.where(mask_leads(full.lead_mask)[:, None], mv, truth[:, place])
         lost = [lead for lead in visible if not mask_leads(w.lead_mask)[LEADS.index(lead)]]
         if lost:
-            notes.append(f"window {w.window}: {', '.join(lost)} is flat, railed or without values; the others go on.")
+            notes.append(
+                f"window {w.window}: {', '.join(lost)} is flat, railed or without values; the others go on."
+            )
     recorded = np.isin(LEADS, visible) & there
     return Derived(found, truth, recorded, there & ~recorded, preprocess.rate), notes
 
@@ -109,7 +127,9 @@ def typical_sizes(windows: Windows) -> np.ndarray:
     sizes = np.nanmedian(np.stack(rows), axis=0)
     if np.isnan(sizes).any():
         absent = ", ".join(np.array(LEADS)[np.isnan(sizes)])
-        raise InputError(f"no training record has {absent}, so their usual size is not known: give other --data")
+        raise InputError(
+            f"no training record has {absent}, so their usual size is not known: give other --data"
+        )
     return sizes
 
 
@@ -120,8 +140,12 @@ def packaged_sizes(model: LVCG) -> np.ndarray | None:
 
 
 def write_wfdb(path: Path, mv: np.ndarray, result: Derived, comments: list[str]) -> None:
-    """Twelve leads [12,T] as a WFDB record; leads that were not recorded are called '... (derived)'."""
-    names = [lead if seen else f"{lead} (derived)" for lead, seen in zip(LEADS, result.recorded, strict=True)]
+    """Twelve leads [12,T] as a WFDB record; leads that were not recorded are called '...
+    (derived)'."""
+    names = [
+        lead if seen else f"{lead} (derived)"
+        for lead, seen in zip(LEADS, result.recorded, strict=True)
+    ]
     count, rate = len(LEADS), result.rate
     with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -146,10 +170,17 @@ def describe(result: Derived, name: str, size: str, preprocess: Preprocess, by: 
         "computed from recorded limb leads (Einthoven)": result.computed,
         f"derived by {name}{by}, not recorded": result.derived,
     }
-    lines = [f"leads {kind}: {', '.join(np.array(LEADS)[mask])}" for kind, mask in listed.items() if mask.any()]
+    lines = [
+        f"leads {kind}: {', '.join(np.array(LEADS)[mask])}"
+        for kind, mask in listed.items()
+        if mask.any()
+    ]
     if result.derived.any():
         lines.append(f"size of derived leads: {size}")
-    return [*lines, f"all leads filtered {preprocess.band_low:g}-{preprocess.band_high:g} Hz at {preprocess.rate:g} Hz"]
+    return [
+        *lines,
+        f"all leads filtered {preprocess.band_low:g}-{preprocess.band_high:g} Hz at {preprocess.rate:g} Hz",
+    ]
 
 
 def compare(result: Derived, name: str) -> list[str]:
@@ -160,26 +191,44 @@ def compare(result: Derived, name: str) -> list[str]:
     known = np.isfinite(result.truth[hidden]).all(0) & np.isfinite(result.mv[name]).all(0)
     scores = score_leads(result.truth[:, known], result.mv[name][:, known], hidden)
     rows = [
-        [lead, *(f"{scores[part][i]:.3f}" if math.isfinite(scores[part][i]) else "-" for part in ("r", "mae_mv"))]
+        [
+            lead,
+            *(
+                f"{scores[part][i]:.3f}" if math.isfinite(scores[part][i]) else "-"
+                for part in ("r", "mae_mv")
+            ),
+        ]
         for i, lead in enumerate(LEADS)
         if hidden[i]
     ]
-    return ["", f"{name} against the hidden leads of the file:", "", *markdown_table(["lead", "r", "MAE mV"], rows)]
+    return [
+        "",
+        f"{name} against the hidden leads of the file:",
+        "",
+        *markdown_table(["lead", "r", "MAE mV"], rows),
+    ]
 
 
 def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]]:
-    """The record, the leads of it that are visible, and a note on visible leads that it does not have."""
+    """The record, the leads of it that are visible, and a note on visible leads that it does not
+    have."""
     record = read_any(args.record, args.rate, args.unit, args.lead_names)
     there = [name for name in map(canonical, record.leads) if name]
     asked = parse_leads(args.visible[0]) if args.visible else there
     visible = [lead for lead in asked if lead in there]
     if not visible:
-        raise InputError(f"record {record.record_id} has none of {', '.join(asked)}; it has {', '.join(there)}")
+        raise InputError(
+            f"record {record.record_id} has none of {', '.join(asked)}; it has {', '.join(there)}"
+        )
     if len(visible) == len(LEADS):
         shows = f"record {record.record_id} shows all twelve leads"
         raise InputError(f"{shows}, so there is nothing to derive: hide some with --visible")
     gone = [lead for lead in asked if lead not in there]
-    return record, visible, [f"the record has no lead {', '.join(gone)}; the others go on."] if gone else []
+    return (
+        record,
+        visible,
+        [f"the record has no lead {', '.join(gone)}; the others go on."] if gone else [],
+    )
 
 
 def learn(
@@ -190,9 +239,11 @@ def learn(
     records: int,
     packaged: np.ndarray | None = None,
 ) -> tuple[np.ndarray | None, str]:
-    """Fits what must be fitted; the usual size of leads [12] if a method needs it, and words on sizes by the first.
+    """Fits what must be fitted; the usual size of leads [12] if a method needs it, and words on
+    sizes by the first.
 
-    `packaged` sizes come with packaged weights, and are taken if nothing else asks for training records.
+    `packaged` sizes come with packaged weights, and are taken if nothing else asks for training
+    records.
     """
     units = {name: unit for method in methods for name, unit in method.units.items()}
     needs_size = "z" in units.values() and preprocess.normalise == "lead"
@@ -205,7 +256,9 @@ def learn(
         return packaged, taken if units[first] == "z" else words
     if needs_size or fitted:
         if not data or not Path(data).is_dir():
-            raise InputError("give --data=SHARDS: the size of unseen leads (or a fit) is learned from training records")
+            raise InputError(
+                "give --data=SHARDS: the size of unseen leads (or a fit) is learned from training records"
+            )
         train = Windows(list_entries([ShardSet(data, "train")], records))
         for method in methods:
             method.fit(train)
@@ -225,8 +278,12 @@ def derive_record(args: argparse.Namespace) -> int:
     model = load_network(args.checkpoint, names)
     data = args.fit_data or args.data or (model.config.data.dir if model else "")
     if not model and not data:
-        raise InputError("give --checkpoint=RUN, or --data=SHARDS to fit a method without a network")
-    preprocess = model.preprocess if model else Preprocess.from_dict(read_metadata(data)["preprocess"])
+        raise InputError(
+            "give --checkpoint=RUN, or --data=SHARDS to fit a method without a network"
+        )
+    preprocess = (
+        model.preprocess if model else Preprocess.from_dict(read_metadata(data)["preprocess"])
+    )
     eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
     methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
     first = names[0]
@@ -235,19 +292,35 @@ def derive_record(args: argparse.Namespace) -> int:
 
     result, found = derive(record, visible, preprocess, methods, typical)
     learned = model if first.startswith("lvcg") else None
-    matrix = learned.directions if learned else lead_matrix("dower" if first == "geometry:dower" else "paper")
+    matrix = (
+        learned.directions
+        if learned
+        else lead_matrix("dower" if first == "geometry:dower" else "paper")
+    )
     notes += [*found, *describe_view(matrix, result.recorded | result.computed, eps)]
-    facts = describe(result, first, size, preprocess, f" of {learned.checkpoint}" if learned else "")
+    facts = describe(
+        result, first, size, preprocess, f" of {learned.checkpoint}" if learned else ""
+    )
     print("\n".join([*facts, *notes, *compare(result, first)]))
 
     out = Path(args.out)
     safe = re.sub(r"[^0-9A-Za-z_-]+", "_", record.record_id)
     hidden = ~result.recorded
     overlays = {name: np.where(hidden[:, None], result.mv[name], np.nan) for name in names}
-    title, caption = f"record {record.record_id}: from {', '.join(visible)}", f"size of derived leads: {size}"
+    title, caption = (
+        f"record {record.record_id}: from {', '.join(visible)}",
+        f"size of derived leads: {size}",
+    )
     more = {"overlays": overlays, "hidden": hidden, "caption": caption}
-    print(f"figure: {draw_ecg(out / f'{safe}-derived.png', result.truth, result.rate, title, **more)}")
+    print(
+        f"figure: {draw_ecg(out / f'{safe}-derived.png', result.truth, result.rate, title, **more)}"
+    )
     if args.write_wfdb:
-        write_wfdb(out / f"{safe}_derived", result.mv[first], result, [f"source: {record.record_id}", *facts, *notes])
+        write_wfdb(
+            out / f"{safe}_derived",
+            result.mv[first],
+            result,
+            [f"source: {record.record_id}", *facts, *notes],
+        )
         print(f"WFDB record: {out / f'{safe}_derived'}.hea")
     return 0

@@ -1,10 +1,11 @@
-"""Scores of derived leads against the true ones, with bootstrap intervals over patients, and their tables.
+"""Scores of derived leads against the true ones, with bootstrap intervals over patients, and their
+tables.
 
-All is measured on hidden leads that the record has. Errors without a unit are in standard deviations of the true lead
-of that record (the z-score of the paper), so a lead's R2 is 1 - MSE, and zero scores MSE 1 and R2 0. The value of a
-record is the mean over its hidden leads; in mV its R2 is that of all hidden leads together, where large leads count
-more. Over a data set: the mean over records, and the median over patients (a patient's value is the mean of its
-records).
+All is measured on hidden leads that the record has. Errors without a unit are in standard
+deviations of the true lead of that record (the z-score of the paper), so a lead's R2 is 1 - MSE,
+and zero scores MSE 1 and R2 0. The value of a record is the mean over its hidden leads; in mV its
+R2 is that of all hidden leads together, where large leads count more. Over a data set: the mean
+over records, and the median over patients (a patient's value is the mean of its records).
 
 Axis letters: k row (one view of one record), l lead, T sample, r resample, m patient.
 """
@@ -20,12 +21,16 @@ from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.text.tables import markdown_table, with_interval
 
 MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv", "r2_mv")
-LEAD_MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv")  # in one lead R2 is the same in any unit
+# in one lead R2 is the same in any unit
+LEAD_MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv")
 _PARTS = ("mse", "mae", "r", "mse_mv", "mae_mv", "power_mv")
 
 
-def score_leads(truth_mv: np.ndarray, derived_mv: np.ndarray, hidden: np.ndarray) -> dict[str, np.ndarray]:
-    """Scores [l] of each lead of one record [l,T] in mV; NaN where a lead is not hidden (r: or is constant)."""
+def score_leads(
+    truth_mv: np.ndarray, derived_mv: np.ndarray, hidden: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Scores [l] of each lead of one record [l,T] in mV; NaN where a lead is not hidden (r: or is
+    constant)."""
     truth = truth_mv[hidden].astype(np.float64)
     truth = truth - truth.mean(1, keepdims=True)
     derived = derived_mv[hidden].astype(np.float64) - truth_mv[hidden].mean(1, keepdims=True)
@@ -69,28 +74,45 @@ def _mean_of_leads(values: np.ndarray) -> np.ndarray:
     return np.where(count > 0, np.where(there, values, 0.0).sum(-1) / np.maximum(count, 1), np.nan)
 
 
-def summarise(scores: dict[str, dict[str, np.ndarray]], patients: Sequence[str], resamples: int, first: str) -> dict:
-    """Scores {method: {part: [k,l]}} -> for each method `overall` and `per_lead` summaries of every measure, and
-    `minus_first`: the same rows' difference from the method `first` (positive MSE: this method is worse)."""
+def summarise(
+    scores: dict[str, dict[str, np.ndarray]], patients: Sequence[str], resamples: int, first: str
+) -> dict:
+    """Scores {method: {part: [k,l]}} -> for each method `overall` and `per_lead` summaries of every
+    measure, and `minus_first`: the same rows' difference from the method `first` (positive MSE:
+    this method is worse)."""
     bootstrap = PatientBootstrap(patients, resamples)
     values = {name: record_values(parts) for name, parts in scores.items()}
     result = {}
     for name, parts in scores.items():
-        found = {"overall": {m: bootstrap.summary(values[name][m]) for m in MEASURES}, "per_lead": {}}
+        found = {
+            "overall": {m: bootstrap.summary(values[name][m]) for m in MEASURES},
+            "per_lead": {},
+        }
         for i, lead in enumerate(LEADS):
             if np.isfinite(parts["mse"][:, i]).any():
                 column = record_values({part: x[:, i : i + 1] for part, x in parts.items()})
                 found["per_lead"][lead] = {m: bootstrap.summary(column[m]) for m in LEAD_MEASURES}
                 found["per_lead"][lead]["rows"] = int(np.isfinite(parts["mse"][:, i]).sum())
         if name != first:
-            found["minus_first"] = {m: bootstrap.summary(values[name][m] - values[first][m]) for m in MEASURES}
+            found["minus_first"] = {
+                m: bootstrap.summary(values[name][m] - values[first][m]) for m in MEASURES
+            }
         result[name] = found
     return result
 
 
 def overall_table(methods: dict[str, dict], first: str) -> list[str]:
     """One row a method: errors and R2, and how much worse than the method `first` its MSE is."""
-    header = ["method", "MSE", "MAE", "R2 (median)", "R2 (mean)", "r", "MAE mV", "R2 in mV (median)"]
+    header = [
+        "method",
+        "MSE",
+        "MAE",
+        "R2 (median)",
+        "R2 (mean)",
+        "r",
+        "MAE mV",
+        "R2 in mV (median)",
+    ]
     rows = []
     for name, found in methods.items():
         o = found["overall"]
@@ -111,7 +133,11 @@ def lead_table(methods: dict[str, dict], measure: str = "mse") -> list[str]:
 
 
 def _number(found: dict | None, measure: str) -> str:
-    return "-" if found is None or not math.isfinite(found[measure]["mean"]) else f"{found[measure]['mean']:.2f}"
+    return (
+        "-"
+        if found is None or not math.isfinite(found[measure]["mean"])
+        else f"{found[measure]['mean']:.2f}"
+    )
 
 
 def to_json(document: dict) -> str:

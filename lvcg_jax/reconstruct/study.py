@@ -16,7 +16,13 @@ from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
 from lvcg_jax.data.entries import Entry, list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
-from lvcg_jax.reconstruct.methods import METHODS, NetworkLeads, check_methods, load_network, make_methods
+from lvcg_jax.reconstruct.methods import (
+    METHODS,
+    NetworkLeads,
+    check_methods,
+    load_network,
+    make_methods,
+)
 from lvcg_jax.reconstruct.scores import lead_table, overall_table, record_values, summarise, to_json
 from lvcg_jax.reconstruct.views import (
     Source,
@@ -43,13 +49,20 @@ def fit_all(sources: Sequence[Source], windows: Windows) -> None:
 
 def fit_without(sources: Sequence[Source], train: Sequence[Entry], fold: int) -> None:
     """Fits on all patients that are not of this fold."""
-    fit_all(sources, Windows([entry for entry in train if fold_of(entry.patient_id, FOLDS) != fold]))
+    fit_all(
+        sources, Windows([entry for entry in train if fold_of(entry.patient_id, FOLDS) != fold])
+    )
 
 
 def evaluate(
-    sources: Sequence[Source], view: View, train: Sequence[Entry] | None, done: Callable[[], object], beats: BeatErrors
+    sources: Sequence[Source],
+    view: View,
+    train: Sequence[Entry] | None,
+    done: Callable[[], object],
+    beats: BeatErrors,
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Scores of the view's rows; with `train`, what is fitted is fitted on those of other folds than the row's."""
+    """Scores of the view's rows; with `train`, what is fitted is fitted on those of other folds
+    than the row's."""
     if train is None:
         return score_rows(sources, view.rows, done, beats.add)
     folds = np.array([fold_of(row.entry.patient_id, FOLDS) for row in view.rows])
@@ -57,15 +70,22 @@ def evaluate(
     for fold in np.unique(folds):
         fit_without(sources, train, fold)
         chosen = np.flatnonzero(folds == fold)
-        for name, parts in score_rows(sources, [view.rows[i] for i in chosen], done, beats.add).items():
+        for name, parts in score_rows(
+            sources, [view.rows[i] for i in chosen], done, beats.add
+        ).items():
             for part, values in parts.items():
-                whole = scores.setdefault(name, {}).setdefault(part, np.empty((len(folds), len(LEADS))))
+                whole = scores.setdefault(name, {}).setdefault(
+                    part, np.empty((len(folds), len(LEADS)))
+                )
                 whole[chosen] = values
     return scores
 
 
-def report(view: View, scores: dict, units: dict[str, str], beats: BeatErrors, resamples: int) -> dict:
-    """The results of one view as plain data; the first method is what the others are compared with."""
+def report(
+    view: View, scores: dict, units: dict[str, str], beats: BeatErrors, resamples: int
+) -> dict:
+    """The results of one view as plain data; the first method is what the others are compared
+    with."""
     first = next(iter(scores))
     patients = [row.entry.patient_id for row in view.rows]
     methods = summarise(scores, patients, resamples, first)
@@ -92,12 +112,20 @@ def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
         "",
     ]
     for result in results:
-        lines += [f"**{result['view']}** ({result['records']} records, {result['patients']} patients)", ""]
+        lines += [
+            f"**{result['view']}** ({result['records']} records, {result['patients']} patients)",
+            "",
+        ]
         lines += overall_table(result["methods"], result["first"])
         lines += ["MSE by hidden lead, mean over records:", "", *lead_table(result["methods"])]
         if result["beat_rows"]:
-            lines += [f"Mean absolute error of each beat's measurements, {result['beat_rows']} rows:", ""]
-            lines += beat_error_table({name: found["beats"] for name, found in result["methods"].items()})
+            lines += [
+                f"Mean absolute error of each beat's measurements, {result['beat_rows']} rows:",
+                "",
+            ]
+            lines += beat_error_table(
+                {name: found["beats"] for name, found in result["methods"].items()}
+            )
         lines += [f"- {note}" for note in result["notes"]]
         if result["failures"]:
             names = list_some(f"{f['record_id']} ({f['reason']})" for f in result["failures"])
@@ -109,7 +137,8 @@ def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
 def draw_examples(
     out: Path, view: View, scores: dict, sources: Sequence[Source], train: Sequence[Entry] | None
 ) -> list[Path]:
-    """The best, the median and the worst row by R2 of the first method, on ECG paper: hidden grey, derived red."""
+    """The best, the median and the worst row by R2 of the first method, on ECG paper: hidden grey,
+    derived red."""
     from data_prep.ecg.drawing import draw_ecg
 
     first = next(iter(scores))
@@ -127,7 +156,12 @@ def draw_examples(
         overlay = np.where(hidden[:, None], derived[first], np.nan)
         title = f"record {row.entry.record_id}: from {shown}"
         caption = f"{word} of {len(order)}: R2 {r2[place]:.2f}; each derived lead at the true lead's scale"
-        more = {"overlays": {first: overlay}, "present": present, "hidden": hidden, "caption": caption}
+        more = {
+            "overlays": {first: overlay},
+            "present": present,
+            "hidden": hidden,
+            "caption": caption,
+        }
         rate = row.entry.shards.preprocess.rate
         paths.append(draw_ecg(out / f"{view.name}-{word}.png", truth, rate, title, **more))
     return paths
@@ -139,19 +173,28 @@ def other_run(text: str, splits: Sequence[str], entries: Sequence[Entry]) -> tup
     model = LVCG.load(run)
     sets = open_splits(data, splits, model)
     if model.preprocess.rate != entries[0].shards.preprocess.rate:
-        raise InputError(f"--also={text}: its shards have {model.preprocess.rate:g} Hz, those of --data another rate")
+        raise InputError(
+            f"--also={text}: its shards have {model.preprocess.rate:g} Hz, those of --data another rate"
+        )
     name = f"lvcg ({Path(run).name})"
     geometry = model.model.geometry if isinstance(model.model.geometry, str) else "its own"
     sizes = (
-        "; one scale for all leads, so it predicts their sizes too" if model.preprocess.normalise == "record" else ""
+        "; one scale for all leads, so it predicts their sizes too"
+        if model.preprocess.normalise == "record"
+        else ""
     )
-    kind = f"normalise='{model.preprocess.normalise}', {geometry} geometry, on its own shards{sizes}"
+    kind = (
+        f"normalise='{model.preprocess.normalise}', {geometry} geometry, on its own shards{sizes}"
+    )
     note = f"{name}: {model.checkpoint}, {kind}."
-    return Source([NetworkLeads(model, {name: "both"})], {e.key: e for e in list_entries(sets)}), note
+    return Source(
+        [NetworkLeads(model, {name: "both"})], {e.key: e for e in list_entries(sets)}
+    ), note
 
 
 def drop_absent(view: View, sources: Sequence[Source]) -> None:
-    """Leaves out rows that a source with its own shards cannot see, so that all methods have the same rows."""
+    """Leaves out rows that a source with its own shards cannot see, so that all methods have the
+    same rows."""
     for source in sources:
         if source.entries is None:
             continue
@@ -160,7 +203,9 @@ def drop_absent(view: View, sources: Sequence[Source]) -> None:
         view.failures += [row.failure("it is not in the shards of --also") for row in lost]
         view.rows = [row for row in view.rows if there.get(row.entry.key, 0) & row.visible]
     if not view.rows:
-        raise InputError("no record of --data is in the shards of --also: were both built from the same corpus?")
+        raise InputError(
+            "no record of --data is in the shards of --also: were both built from the same corpus?"
+        )
 
 
 def open_splits(data: str | Path, splits: Sequence[str], model: LVCG | None) -> list[ShardSet]:
@@ -172,33 +217,46 @@ def open_splits(data: str | Path, splits: Sequence[str], model: LVCG | None) -> 
 
 
 def check_alike(fit: ShardSet, data: ShardSet) -> None:
-    """What is fitted on one set holds for another only if both are filtered and normalised alike."""
+    """What is fitted on one set holds for another only if both are filtered and normalised
+    alike."""
     for name in ("rate", "band_low", "band_high", "filter_order", "normalise"):
         one, two = getattr(fit.preprocess, name), getattr(data.preprocess, name)
         if one != two:
-            raise InputError(f"{fit.directory} has {name}={one}, but {data.directory} {two}: build both alike")
+            raise InputError(
+                f"{fit.directory} has {name}={one}, but {data.directory} {two}: build both alike"
+            )
 
 
 def was_trained_on(model: LVCG, data: str) -> bool:
-    """Whether these shards are those of the model's training, or of a corpus that packaged weights were trained on."""
+    """Whether these shards are those of the model's training, or of a corpus that packaged weights
+    were trained on."""
     if model.facts:
         return read_metadata(data)["corpus"] in model.facts["corpora"]
     return Path(model.config.data.dir).resolve() == Path(data).resolve()
 
 
-def settings(data: str, split: str, fitted: str, entries: Sequence[Entry], models: Sequence[str]) -> list[str]:
+def settings(
+    data: str, split: str, fitted: str, entries: Sequence[Entry], models: Sequence[str]
+) -> list[str]:
     """What a reader of the table must know."""
     preprocess = entries[0].shards.preprocess
     stored = "signal" in entries[0].shards[entries[0].index]
     notes = [f"Model: {', '.join(models)}."] if models else []
-    notes.append(f"Data: {read_metadata(data)['corpus']}, split {split}, preprocessing {preprocess.hash()}; {fitted}.")
-    notes.append(f"Truth: the filtered signal, {'as stored' if stored else 'stitched from the stored beats'}.")
+    notes.append(
+        f"Data: {read_metadata(data)['corpus']}, split {split}, preprocessing {preprocess.hash()}; {fitted}."
+    )
+    notes.append(
+        f"Truth: the filtered signal, {'as stored' if stored else 'stitched from the stored beats'}."
+    )
     if preprocess.normalise == "lead":
         notes.append(
             "Normalised lead by lead: every method but geometry:dower and regression:mV predicts a lead's shape, and is"
             " given the true lead's scale for errors in mV."
         )
-    return [*notes, "Beats of the shards were found with all leads; the models see only the visible ones."]
+    return [
+        *notes,
+        "Beats of the shards were found with all leads; the models see only the visible ones.",
+    ]
 
 
 def check_numbers(text: str | None) -> list[int]:
@@ -208,7 +266,9 @@ def check_numbers(text: str | None) -> list[int]:
     except ValueError:
         raise InputError(f"--k={text}: give numbers of visible leads such as 3 or 3,5") from None
     if any(not 1 <= k < len(LEADS) for k in numbers):
-        raise InputError(f"--k={text}: give 1 to 11; with all twelve leads visible there is nothing to reconstruct")
+        raise InputError(
+            f"--k={text}: give 1 to 11; with all twelve leads visible there is nothing to reconstruct"
+        )
     return numbers
 
 
@@ -216,7 +276,10 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     """The whole table for a data set."""
     out = Path(args.out)
     names = check_methods(METHODS if args.methods == "all" else args.methods.split(","))
-    shown, numbers = [check_visible(parse_leads(text)) for text in args.visible], check_numbers(args.k)
+    shown, numbers = (
+        [check_visible(parse_leads(text)) for text in args.visible],
+        check_numbers(args.k),
+    )
     there = list(read_metadata(args.data)["splits"])
     splits = there if args.split == "all" else [args.split]
     open_splits(args.data, splits, None)
@@ -230,7 +293,9 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     for text in args.also:
         source, note = other_run(text, splits, entries)
         if any(source.units.keys() & other.units.keys() for other in sources):
-            raise InputError(f"--also={text}: a run of that name is there already; rename the run directory")
+            raise InputError(
+                f"--also={text}: a run of that name is there already; rename the run directory"
+            )
         sources.append(source)
         also_notes.append(note)
     views = [fixed_view(entries, leads, matrix, eps) for leads in shown]
@@ -255,7 +320,8 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         beats = BeatErrors(view.rows, args.morphology)
         with progress_bar(total=len(view.rows), unit="rec", desc=view.name) as bar:
             scores = evaluate(sources, view, train, bar.update, beats)
-        scores = {name: scores[name] for name in dict.fromkeys((*names, *scores))}  # as asked, others last
+        # as asked, others last
+        scores = {name: scores[name] for name in dict.fromkeys((*names, *scores))}
         results.append(report(view, scores, units, beats, args.resamples))
         if args.pictures:
             pictures += draw_examples(out, view, scores, sources, train)
@@ -264,12 +330,21 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         notes.append("The model was trained on records of this data set that are counted here.")
     text = to_text(results, notes)
     out.mkdir(parents=True, exist_ok=True)
-    document = {"format": "lvcg-reconstruct-1", "methods": list(units), "eps": eps, "notes": notes, "views": results}
+    document = {
+        "format": "lvcg-reconstruct-1",
+        "methods": list(units),
+        "eps": eps,
+        "notes": notes,
+        "views": results,
+    }
     (out / "metrics.json").write_text(to_json(document))
     (out / "table.md").write_text(text)
     if args.page:
         corpus = read_metadata(args.data)["corpus"]
-        section, title = args.section or f"reconstruct-{corpus}", f"Leads derived from leads: {corpus}"
+        section, title = (
+            args.section or f"reconstruct-{corpus}",
+            f"Leads derived from leads: {corpus}",
+        )
         put_on_page(args.page, section, title, "reconstruct", args.argv, text)
     print(text)
     print(f"metrics.json, table.md and {len(pictures)} pictures: {out}")

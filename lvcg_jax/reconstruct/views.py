@@ -1,4 +1,5 @@
-"""Views of stored records, some leads visible and some hidden, and the hidden ones derived by every method.
+"""Views of stored records, some leads visible and some hidden, and the hidden ones derived by every
+method.
 
 Axis letters: k row (one view of one record), l lead, T sample.
 """
@@ -30,7 +31,11 @@ class Row:
     hidden: int
 
     def failure(self, reason: str) -> dict[str, str]:
-        return {"record_id": self.entry.record_id, "window": str(self.entry.window), "reason": reason}
+        return {
+            "record_id": self.entry.record_id,
+            "window": str(self.entry.window),
+            "reason": reason,
+        }
 
 
 @dataclass
@@ -46,7 +51,8 @@ class View:
 
 @dataclass(frozen=True)
 class Source:
-    """Methods that read one data set; with `entries`, another one than the rows come from, in other units."""
+    """Methods that read one data set; with `entries`, another one than the rows come from, in other
+    units."""
 
     methods: Sequence[LeadMethod]
     entries: dict[tuple[str, int], Entry] | None = None
@@ -83,7 +89,9 @@ def read_windows(entries: Sequence[Entry]) -> list[dict]:
 def check_visible(leads: list[str]) -> list[str]:
     """The leads, if they leave some to derive."""
     if len(leads) == len(LEADS):
-        raise InputError("all twelve leads are visible, so there is nothing to reconstruct: leave some out")
+        raise InputError(
+            "all twelve leads are visible, so there is nothing to reconstruct: leave some out"
+        )
     return leads
 
 
@@ -95,29 +103,51 @@ def fixed_view(entries: Sequence[Entry], leads: Sequence[str], a: np.ndarray, ep
     view.notes += describe_view(a, mask_leads(asked), eps)
     fewer = [row.entry.record_id for row in view.rows if row.visible != asked]
     if fewer:
-        view.notes.append(f"{len(fewer)} records lack a visible lead and go on with the others: {list_some(fewer)}.")
+        view.notes.append(
+            f"{len(fewer)} records lack a visible lead and go on with the others: {list_some(fewer)}."
+        )
     return view
 
 
-def drawn_view(entries: Sequence[Entry], k: int, draws: int, seed: int, a: np.ndarray, eps: float) -> View:
+def drawn_view(
+    entries: Sequence[Entry], k: int, draws: int, seed: int, a: np.ndarray, eps: float
+) -> View:
     """K visible leads for each record and draw, from its uid and the seed."""
     subsets = training_subsets(a, k, eps, k >= 3, None)
     uid = np.array([e.uid for e in entries], np.uint32)
     present = np.array([e.lead_mask for e in entries], np.int32)
     keys = [jax.random.fold_in(jax.random.key(seed), draw) for draw in range(draws)]
-    masks = np.array([draw_views(key, uid, present, subsets, k) for key in keys]).T  # [entries,draws]
-    rows = [Row(e, int(m), e.lead_mask & ~int(m)) for e, some in zip(entries, masks, strict=True) for m in some]
-    kind = "that span three dimensions" if k >= 3 else "(fewer than three leads cannot span three dimensions)"
+    # [entries,draws]
+    masks = np.array([draw_views(key, uid, present, subsets, k) for key in keys]).T
+    rows = [
+        Row(e, int(m), e.lead_mask & ~int(m))
+        for e, some in zip(entries, masks, strict=True)
+        for m in some
+    ]
+    kind = (
+        "that span three dimensions"
+        if k >= 3
+        else "(fewer than three leads cannot span three dimensions)"
+    )
     times = f", {draws} times a record" if draws > 1 else ""
-    view = View(f"k{k}", f"({k},12): {k} of 12 leads visible, drawn for each record{times}", *_usable(rows))
-    view.notes.append(f"Visible leads drawn by record uid, seed {seed}, from {len(subsets)} subsets {kind}.")
+    view = View(
+        f"k{k}", f"({k},12): {k} of 12 leads visible, drawn for each record{times}", *_usable(rows)
+    )
+    view.notes.append(
+        f"Visible leads drawn by record uid, seed {seed}, from {len(subsets)} subsets {kind}."
+    )
     return view
 
 
 def _usable(rows: Sequence[Row]) -> tuple[list[Row], list[str], list[dict[str, str]]]:
-    """Rows with something to see and something to compare with, no notes yet, and the others as failures."""
+    """Rows with something to see and something to compare with, no notes yet, and the others as
+    failures."""
     blind = [row.failure("it has none of the visible leads") for row in rows if not row.visible]
-    done = [row.failure("it has no hidden lead to compare with") for row in rows if row.visible and not row.hidden]
+    done = [
+        row.failure("it has no hidden lead to compare with")
+        for row in rows
+        if row.visible and not row.hidden
+    ]
     kept = [row for row in rows if row.visible and row.hidden]
     if not kept:
         why = [f"; record {f['record_id']}: {f['reason']}" for f in (*blind, *done)[:1]]
@@ -128,7 +158,8 @@ def _usable(rows: Sequence[Row]) -> tuple[list[Row], list[str], list[dict[str, s
 def derive_rows(
     sources: Sequence[Source], rows: Sequence[Row], chunk: int = CHUNK
 ) -> Iterator[tuple[Row, np.ndarray, dict[str, np.ndarray]]]:
-    """For each row in order: the row, its true leads [12,T] in mV, and all leads as each method derives them, in mV.
+    """For each row in order: the row, its true leads [12,T] in mV, and all leads as each method
+    derives them, in mV.
 
     A method that predicts in normalised units is given the record's own scale of each lead.
     """
@@ -144,7 +175,9 @@ def derive_rows(
                 for name, signals in method.predict(mine).items():
                     for i, (window, x) in enumerate(zip(mine, signals, strict=True)):
                         if x.shape != windows[i]["signal"].shape:
-                            raise InputError(f"{name}: record {window['record_id']} has another length in its shards")
+                            raise InputError(
+                                f"{name}: record {window['record_id']} has another length in its shards"
+                            )
                         derived[i][name] = to_mv(x, window) if method.units[name] == "z" else x
         for row, window, leads in zip(some, windows, derived, strict=True):
             yield row, to_mv(window["signal"], window), leads
@@ -156,14 +189,19 @@ def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:
     read = dict(zip(distinct, read_windows(list(distinct.values())), strict=True))
     for window in read.values():
         window["signal"] = signal_of(window)
-    return [read[e.key] | {"visible": row.visible & e.lead_mask} for e, row in zip(entries, rows, strict=True)]
+    return [
+        read[e.key] | {"visible": row.visible & e.lead_mask}
+        for e, row in zip(entries, rows, strict=True)
+    ]
 
 
 def score_rows(
     sources: Sequence[Source],
     rows: Sequence[Row],
     done: Callable[[], object] = lambda: None,
-    also: Callable[[Row, np.ndarray, dict[str, np.ndarray]], None] = lambda row, truth, derived: None,
+    also: Callable[[Row, np.ndarray, dict[str, np.ndarray]], None] = lambda row, truth, derived: (
+        None
+    ),
 ) -> dict[str, dict[str, np.ndarray]]:
     """{method: {part: [k,l]}}, see score_leads; `also` sees what derive_rows gives."""
     found: dict[str, list[dict[str, np.ndarray]]] = {}
@@ -172,4 +210,7 @@ def score_rows(
             found.setdefault(name, []).append(score_leads(truth, leads, mask_leads(row.hidden)))
         also(row, truth, derived)
         done()
-    return {name: {part: np.stack([s[part] for s in scores]) for part in scores[0]} for name, scores in found.items()}
+    return {
+        name: {part: np.stack([s[part] for s in scores]) for part in scores[0]}
+        for name, scores in found.items()
+    }

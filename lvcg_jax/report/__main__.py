@@ -4,12 +4,13 @@
     lvcg report --checkpoint=runs/paper --embeddings=emb.parquet --probe=probe.json --data=data/ptbxl
     lvcg report --record=ecg.hea --leads=I,II,V2 --checkpoint=runs/paper --reference=emb.npz
 
-Of a run: training curves, probe with controls, derived leads on ECG paper, maps of the embedding, fewer leads and moved
-electrodes, geometry, configuration against the paper's, versions, model card. Files of other commands that lie in the
-run directory (or one folder below) under their usual names are found; a part that is not there is left out.
-Of a record: twelve leads on ECG paper with beats, leads that were derived in another colour, intervals and axes, the
-heart vector to turn by hand, signal quality, and the nearest neighbours in a reference set. Not for diagnosis.
-Without --checkpoint it is made with the weights that the package carries.
+Of a run: training curves, probe with controls, derived leads on ECG paper, maps of the embedding,
+fewer leads and moved electrodes, geometry, configuration against the paper's, versions, model card.
+Files of other commands that lie in the run directory (or one folder below) under their usual names
+are found; a part that is not there is left out. Of a record: twelve leads on ECG paper with beats,
+leads that were derived in another colour, intervals and axes, the heart vector to turn by hand,
+signal quality, and the nearest neighbours in a reference set. Not for diagnosis. Without
+--checkpoint it is made with the weights that the package carries.
 """
 
 import argparse
@@ -22,7 +23,10 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 
 RUN_FILES = {
-    "embeddings": ("FILE", "embeddings of lvcg_jax.embed or lvcg_jax.studies.results (.npz, .parquet)"),
+    "embeddings": (
+        "FILE",
+        "embeddings of lvcg_jax.embed or lvcg_jax.studies.results (.npz, .parquet)",
+    ),
     "probe": ("FILE", "JSON of lvcg_jax.probe --out or of lvcg_jax.studies.results"),
     "reconstruction": ("DIR", "folder of lvcg_jax.reconstruct --out"),
     "robustness": ("DIR", "folder of lvcg_jax.studies.robustness --out"),
@@ -41,38 +45,75 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="RUN",
         help="run directory to report on; with --record: the model, also by name (default best)",
     )
-    add("--record", metavar="FILE", help="report on this record: WFDB (.hea), .edf, .csv, .npy, .npz or .mat")
     add(
-        "--out", type=Path, metavar="HTML", help="page to write (default RUN/report.html; of a record NAME-report.html)"
+        "--record",
+        metavar="FILE",
+        help="report on this record: WFDB (.hea), .edf, .csv, .npy, .npz or .mat",
     )
-    add("--data", type=Path, metavar="SHARDS", help="shards (default: the run's own, if they are still there)")
+    add(
+        "--out",
+        type=Path,
+        metavar="HTML",
+        help="page to write (default RUN/report.html; of a record NAME-report.html)",
+    )
+    add(
+        "--data",
+        type=Path,
+        metavar="SHARDS",
+        help="shards (default: the run's own, if they are still there)",
+    )
     run = parser.add_argument_group("of a run")
     for name, (kind, words) in RUN_FILES.items():
         run.add_argument(f"--{name}", type=Path, metavar=kind, help=words)
-    run.add_argument("--records", type=int, help="validation records whose leads are derived and drawn (default 3)")
-    run.add_argument("--map_rows", type=int, help="rows of the maps at most, drawn at random (default 10000)")
     run.add_argument(
-        "--tsne", choices=("yes", "no"), help="t-SNE beside PCA (default yes; 10000 rows: a minute or two)"
+        "--records",
+        type=int,
+        help="validation records whose leads are derived and drawn (default 3)",
+    )
+    run.add_argument(
+        "--map_rows", type=int, help="rows of the maps at most, drawn at random (default 10000)"
+    )
+    run.add_argument(
+        "--tsne",
+        choices=("yes", "no"),
+        help="t-SNE beside PCA (default yes; 10000 rows: a minute or two)",
     )
     one = parser.add_argument_group("of a record")
-    one.add_argument("--leads", metavar="I,II,V2", help="leads that are visible (default: all that the record has)")
     one.add_argument(
-        "--reference", type=Path, metavar="FILE", help="embeddings to find neighbours in, of the same model"
+        "--leads",
+        metavar="I,II,V2",
+        help="leads that are visible (default: all that the record has)",
     )
-    one.add_argument("--start", type=float, help="second to start at (default 0); ten seconds are shown")
+    one.add_argument(
+        "--reference",
+        type=Path,
+        metavar="FILE",
+        help="embeddings to find neighbours in, of the same model",
+    )
+    one.add_argument(
+        "--start", type=float, help="second to start at (default 0); ten seconds are shown"
+    )
     one.add_argument("--rate", type=float, help="samples a second, where the file does not say it")
     one.add_argument("--unit", help="mV, uV or V, where the file does not say it")
-    one.add_argument("--lead_names", metavar="I,II,V2", help="leads of the columns, where the file does not say them")
+    one.add_argument(
+        "--lead_names",
+        metavar="I,II,V2",
+        help="leads of the columns, where the file does not say them",
+    )
     args = parser.parse_args(argv)
     if args.checkpoint is None and args.record is None:
-        raise InputError("give --checkpoint=RUN for the report of a run, or --record=FILE for that of a record")
+        raise InputError(
+            "give --checkpoint=RUN for the report of a run, or --record=FILE for that of a record"
+        )
     for name in OF_RUN if args.record else OF_RECORD:
         if getattr(args, name) is not None:
             raise InputError(
                 f"--{name} is for the report of a {'run' if args.record else 'record'}: see lvcg report --help"
             )
     args.run = None if args.record else Path(args.checkpoint)
-    for name, (_, words) in (RUN_FILES | {"reference": ("FILE", "embeddings of lvcg_jax.embed")}).items():
+    for name, (_, words) in (
+        RUN_FILES | {"reference": ("FILE", "embeddings of lvcg_jax.embed")}
+    ).items():
         path = getattr(args, name)
         if path is not None and not path.exists():
             raise InputError(f"--{name}={path}: no such file or folder; give the {words}")
@@ -90,7 +131,9 @@ def main(argv: list[str] | None = None) -> int:
 
     command = command_line("report", argv)
 
-    out = args.out or (args.run / "report.html" if args.run else Path(f"{Path(args.record).stem}-report.html"))
+    out = args.out or (
+        args.run / "report.html" if args.run else Path(f"{Path(args.record).stem}-report.html")
+    )
     if args.run is None or args.run.is_dir():
         check_place(out)
     if args.run:
@@ -112,8 +155,13 @@ def main(argv: list[str] | None = None) -> int:
         from lvcg_jax.runs import weights
 
         checkpoint = weights.choose(args.checkpoint)
-        how = {name: getattr(args, name) for name in ("leads", "reference", "data", "rate", "unit", "lead_names")}
-        options = record.Options(args.record, checkpoint, **how, start=args.start or 0.0, command=command)
+        how = {
+            name: getattr(args, name)
+            for name in ("leads", "reference", "data", "rate", "unit", "lead_names")
+        }
+        options = record.Options(
+            args.record, checkpoint, **how, start=args.start or 0.0, command=command
+        )
         text = record.record_page(options)
     write_whole(out, text)
     print(f"{out} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")

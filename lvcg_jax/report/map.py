@@ -1,4 +1,5 @@
-"""Maps of an embedding for a report: PCA and t-SNE on canvases, coloured by any label, naming what is pointed at.
+"""Maps of an embedding for a report: PCA and t-SNE on canvases, coloured by any label, naming what
+is pointed at.
 
 Ten thousand records take some 300 kB: a place is two 16-bit numbers, labels are numbers of a list.
 """
@@ -176,10 +177,14 @@ def choose_rows(table: Table, most: int = MOST_ROWS) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(count, most, replace=False))
 
 
-def pca_map(embedding: np.ndarray, title: str, also: np.ndarray | None = None) -> tuple[Map, np.ndarray] | None:
-    """The map of the first two components of rows [m,d], each feature scaled to unit variance, and the components.
+def pca_map(
+    embedding: np.ndarray, title: str, also: np.ndarray | None = None
+) -> tuple[Map, np.ndarray] | None:
+    """The map of the first two components of rows [m,d], each feature scaled to unit variance, and
+    the components.
 
-    Rows `also` [k,d] are placed with them without a say in the axes. None if the rows are few or alike.
+    Rows `also` [k,d] are placed with them without a say in the axes. None if the rows are few or
+    alike.
     """
     if len(embedding) < FEWEST_ROWS:
         return None
@@ -188,7 +193,9 @@ def pca_map(embedding: np.ndarray, title: str, also: np.ndarray | None = None) -
     pca = fit_pca(embedding / scale, TSNE_INPUT)
     if len(pca.variance) < 2:
         return None
-    components = pca.project((embedding if also is None else np.concatenate([embedding, also])) / scale)
+    components = pca.project(
+        (embedding if also is None else np.concatenate([embedding, also])) / scale
+    )
     share = 100 * pca.variance / pca.total_variance
     names = (f"principal component {k + 1} ({share[k]:.0f}% of variance)" for k in range(2))
     return Map(title, components[:, :2], *names), components
@@ -206,11 +213,15 @@ def make_maps(embedding: np.ndarray, with_tsne: bool = True) -> list[Map]:
 
     perplexity = min(30.0, (len(components) - 1) / 4)
     places = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(components)
-    return [first, Map("t-SNE", places, f"t-SNE 1 (no unit; perplexity {perplexity:g})", "t-SNE 2 (no unit)")]
+    return [
+        first,
+        Map("t-SNE", places, f"t-SNE 1 (no unit; perplexity {perplexity:g})", "t-SNE 2 (no unit)"),
+    ]
 
 
 def quantise(places: np.ndarray) -> str:
-    """Places [m,2] as 16-bit numbers from edge to edge, one scale for both directions, in base64."""
+    """Places [m,2] as 16-bit numbers from edge to edge, one scale for both directions, in
+    base64."""
     low, high = places.min(0), places.max(0)
     span = max(float((high - low).max()), 1e-12)
     whole = np.round(65535 * ((places - (low + high) / 2) / span + 0.5)).clip(0, 65535)
@@ -218,27 +229,41 @@ def quantise(places: np.ndarray) -> str:
 
 
 def label_rows(table: Table, rows: np.ndarray) -> list[dict]:
-    """The tasks of a table, and the split, as {name, classes, rows}: '0,2;-;' is two classes, not labelled, none."""
+    """The tasks of a table, and the split, as {name, classes, rows}: '0,2;-;' is two classes, not
+    labelled, none."""
     tasks = []
     known = table.tasks
     for task in in_order(known):
         classes = known[task]
         number = {name: str(i) for i, name in enumerate(classes)}
         cells = [table.labels[i].get(task) for i in rows]
-        words = ["-" if names is None else ",".join(number[name] for name in names) for names in cells]
+        words = [
+            "-" if names is None else ",".join(number[name] for name in names) for names in cells
+        ]
         tasks.append({"name": task, "classes": classes, "rows": ";".join(words)})
     splits = sorted(set(table.split[rows].tolist()))
     if splits != [""]:
         number = {name: str(i) for i, name in enumerate(splits)}
         named = [name or "none" for name in splits]
-        tasks.append({"name": SPLIT, "classes": named, "rows": ";".join(number[s] for s in table.split[rows])})
-    return tasks or [{"name": "nothing", "classes": ["all records"], "rows": ";".join(["0"] * len(rows))}]
+        tasks.append(
+            {
+                "name": SPLIT,
+                "classes": named,
+                "rows": ";".join(number[s] for s in table.split[rows]),
+            }
+        )
+    return tasks or [
+        {"name": "nothing", "classes": ["all records"], "rows": ";".join(["0"] * len(rows))}
+    ]
 
 
 def map_names(table: Table, rows: np.ndarray) -> list[str]:
     """What the pointer shows first: the record, and the window if there are several."""
     several = table.window is not None and len(set(table.window[rows].tolist())) > 1
-    return [f"{table.record_id[i]}, window {table.window[i]}" if several else str(table.record_id[i]) for i in rows]
+    return [
+        f"{table.record_id[i]}, window {table.window[i]}" if several else str(table.record_id[i])
+        for i in rows
+    ]
 
 
 def maps_figure(
@@ -249,7 +274,8 @@ def maps_figure(
     command: str,
     marks: Sequence[tuple[int, str]] = (),
 ) -> str:
-    """Canvases with a selector of the colour; `marks` are rings (row, word). A page needs STYLE and SCRIPT."""
+    """Canvases with a selector of the colour; `marks` are rings (row, word). A page needs STYLE and
+    SCRIPT."""
     options = []
     for t, task in enumerate(tasks):
         options.append(f'<option value="{t}">{escape(task["name"])}</option>')

@@ -1,7 +1,9 @@
-"""One self-contained HTML page for every report: style, sections, figures with captions, tables. No network.
+"""One self-contained HTML page for every report: style, sections, figures with captions, tables. No
+network.
 
-Light and dark follow the reader's setting, print is always light, and nothing is wider than a phone: what cannot be
-narrower (a table) scrolls within itself. Colours are Okabe and Ito's, which colour-blind readers can tell apart.
+Light and dark follow the reader's setting, print is always light, and nothing is wider than a
+phone: what cannot be narrower (a table) scrolls within itself. Colours are Okabe and Ito's, which
+colour-blind readers can tell apart.
 """
 
 import json
@@ -9,7 +11,17 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from data_prep.ecg.drawing import BLUE, BOLD_GRID, GREEN, ORANGE, PAPER, PURPLE, SKY, THIN_GRID, VERMILION
+from data_prep.ecg.drawing import (
+    BLUE,
+    BOLD_GRID,
+    GREEN,
+    ORANGE,
+    PAPER,
+    PURPLE,
+    SKY,
+    THIN_GRID,
+    VERMILION,
+)
 
 NOT_FOR_DIAGNOSIS = "Research figures, not for diagnosis."
 SERIES = 7  # colours of the palette; -1 is grey
@@ -79,10 +91,18 @@ svg .quiet {{ fill: var(--soft); }} svg .halo {{ paint-order: stroke; stroke: va
 """
 
 
-def document(title: str, body: str, styles: Iterable[str] = (), scripts: Iterable[str] = (), subtitle: str = "") -> str:
+def document(
+    title: str,
+    body: str,
+    styles: Iterable[str] = (),
+    scripts: Iterable[str] = (),
+    subtitle: str = "",
+) -> str:
     """The whole page; every script runs in its own scope after the body, once."""
     css = "".join((STYLE, *dict.fromkeys(styles)))
-    code = "".join(f"<script>(() => {{\n{script}\n}})();</script>\n" for script in dict.fromkeys(scripts))
+    code = "".join(
+        f"<script>(() => {{\n{script}\n}})();</script>\n" for script in dict.fromkeys(scripts)
+    )
     under = f'<p class="soft">{escape(subtitle)}</p>\n' if subtitle else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -131,7 +151,11 @@ def keys(colours: Iterable[tuple[str, str]]) -> str:
 
 def grid(drawings: Iterable[str]) -> str:
     """Small drawings side by side, as many as fit."""
-    return '<div class="grid">\n' + "\n".join(f"<div>{drawing}</div>" for drawing in drawings) + "\n</div>"
+    return (
+        '<div class="grid">\n'
+        + "\n".join(f"<div>{drawing}</div>" for drawing in drawings)
+        + "\n</div>"
+    )
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
@@ -146,7 +170,8 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls within itself where it is too wide; cells that begin with a digit or sign do not wrap."""
+    """A table that scrolls within itself where it is too wide; cells that begin with a digit or
+    sign do not wrap."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>\n" for row in rows)
     top = f"<thead><tr>{head}</tr></thead>\n" if any(columns) else ""
@@ -174,7 +199,8 @@ def data_block(name: str, values: object) -> str:
 
 
 def markdown(text: str) -> str:
-    """The little Markdown of our own texts as HTML: paragraphs, lists, tables, `code` and **bold**."""
+    """The little Markdown of our own texts as HTML: paragraphs, lists, tables, `code` and
+    **bold**."""
     blocks = []
     for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.splitlines()
@@ -184,7 +210,11 @@ def markdown(text: str) -> str:
         elif re.match(r"(- |\d+\. )", lines[0]):
             kind = "ul" if lines[0].startswith("- ") else "ol"
             items = re.split(r"^(?:- |\d+\. )", block, flags=re.MULTILINE)[1:]
-            blocks.append(f"<{kind}>" + "".join(f"<li>{_inline(item.strip())}</li>" for item in items) + f"</{kind}>")
+            blocks.append(
+                f"<{kind}>"
+                + "".join(f"<li>{_inline(item.strip())}</li>" for item in items)
+                + f"</{kind}>"
+            )
         else:
             blocks.append(f"<p>{_inline(block)}</p>")
     return "\n".join(blocks) + "\n"

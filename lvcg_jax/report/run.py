@@ -1,7 +1,8 @@
-"""The report of a training run: curves, scores, derived leads on ECG paper, maps, configuration, model card.
+"""The report of a training run: curves, scores, derived leads on ECG paper, maps, configuration,
+model card.
 
-A part whose files are not there is left out. Everything is read from the run directory and from the files of other
-commands; only derived leads (and nothing else) run the model.
+A part whose files are not there is left out. Everything is read from the run directory and from the
+files of other commands; only derived leads (and nothing else) run the model.
 """
 
 import json
@@ -133,7 +134,10 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
         metadata
         and options.records
         and add(
-            "overlays", "Derived leads on ECG paper", lambda: overlay_section(options, config), options.data is not None
+            "overlays",
+            "Derived leads on ECG paper",
+            lambda: overlay_section(options, config),
+            options.data is not None,
         )
     ):
         styles.append(svg_ecg.STYLE)
@@ -161,7 +165,8 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
 
 
 def _metadata(options: Options, config) -> dict | None:
-    """What is known of the data set: the one that was given, or the run's own if it is still there."""
+    """What is known of the data set: the one that was given, or the run's own if it is still
+    there."""
     if options.data:
         return read_metadata(options.data)
     try:
@@ -174,8 +179,15 @@ def data_of(options: Options, config) -> Path:
     return options.data or Path(config.data.dir or options.run / "data")
 
 
-def _headline(rows: list[dict], config, metadata: dict | None, preprocess_hash: str) -> list[tuple[str, str]]:
-    found = [("steps", f"{max((row['step'] for row in rows), default=0):,}\u00a0of {config.train.steps:,}")]
+def _headline(
+    rows: list[dict], config, metadata: dict | None, preprocess_hash: str
+) -> list[tuple[str, str]]:
+    found = [
+        (
+            "steps",
+            f"{max((row['step'] for row in rows), default=0):,}\u00a0of {config.train.steps:,}",
+        )
+    ]
     validation = [row for row in rows if row["kind"] == "validation"]
     if validation:
         best = min(validation, key=lambda row: row["loss"])
@@ -187,20 +199,26 @@ def _headline(rows: list[dict], config, metadata: dict | None, preprocess_hash: 
         found.append(("throughput (median)", f"{np.median(speed):.0f}\u00a0records / s"))
     if metadata:
         train = metadata["splits"].get("train", {})
-        found.append(("trained on", f"{metadata['corpus']}\u00a0{train.get('patients', 0):,} patients"))
+        found.append(
+            ("trained on", f"{metadata['corpus']}\u00a0{train.get('patients', 0):,} patients")
+        )
     return [*found, ("preprocessing", preprocess_hash)]
 
 
 def training_section(rows: list[dict], config, run: Path) -> str:
     """A chart for every logged number: each logged step, its running median, and validation."""
     curves = curves_of(rows)
-    names = [name for name in CURVES if name in curves] + [name for name in curves if name not in CURVES]
+    names = [name for name in CURVES if name in curves] + [
+        name for name in curves if name not in CURVES
+    ]
     charts = []
     for name in names:
         title, y_label = CURVES.get(name, (name, name))
         if y_label == "loss":
             y_label = f"{config.loss.reduction} over elements"
-        drawn = curve_chart(curves[name], title, y_label, LEAST_R2 if name.endswith("r2") else -np.inf)
+        drawn = curve_chart(
+            curves[name], title, y_label, LEAST_R2 if name.endswith("r2") else -np.inf
+        )
         if drawn:
             charts.append(drawn)
     if not charts:
@@ -213,7 +231,9 @@ def training_section(rows: list[dict], config, run: Path) -> str:
     return figure(grid(charts), caption, f"python -m lvcg_jax.train --config=CONFIG {flags}")
 
 
-def curve_chart(curve: dict[str, list[tuple[float, float]]], title: str, y_label: str, least: float) -> str:
+def curve_chart(
+    curve: dict[str, list[tuple[float, float]]], title: str, y_label: str, least: float
+) -> str:
     """One number over the steps, from `least` on, or nothing if there is no such value."""
     series, every = [], []
     for split, colour in (("train", 0), ("validation", 1)):
@@ -238,7 +258,8 @@ def curve_chart(curve: dict[str, list[tuple[float, float]]], title: str, y_label
 
 
 def overlay_section(options: Options, config) -> str:
-    """A few validation records: what was recorded, and the leads that the model derives from three of them."""
+    """A few validation records: what was recorded, and the leads that the model derives from three
+    of them."""
     from lvcg_jax.embed.lvcg import LVCG
     from lvcg_jax.reconstruct.methods import make_methods
 
@@ -269,7 +290,8 @@ def overlay_section(options: Options, config) -> str:
         paper = svg_ecg.draw(tracing, f"Twelve leads of record {name}, derived ones over them")
         drawn.append(
             figure(
-                paper + keys((name, svg_ecg.KEYS[name]) for name in ("ecg-ink", "ecg-hidden", "derived")),
+                paper
+                + keys((name, svg_ecg.KEYS[name]) for name in ("ecg-ink", "ecg-hidden", "derived")),
                 caption,
                 options.command,
                 "ecg",
@@ -333,19 +355,27 @@ def config_section(config, run: Path) -> str:
     if fields.get("data.dir"):
         fields["data.dir"] = shown(Path(str(fields["data.dir"])))
     text += folded(
-        "Every field", html_table(["field", "value"], [[name, str(value)] for name, value in fields.items()])
+        "Every field",
+        html_table(["field", "value"], [[name, str(value)] for name, value in fields.items()]),
     )
     path = run / "versions.json"
     if path.is_file():
         versions = json.loads(path.read_text())
-        text += "<h3>Versions</h3>\n" + html_table(["", ""], [[name, str(value)] for name, value in versions.items()])
+        text += "<h3>Versions</h3>\n" + html_table(
+            ["", ""], [[name, str(value)] for name, value in versions.items()]
+        )
     return text
 
 
 def card_section(config, run: Path) -> str:
-    """Data, preprocessing, training, use, limits and licence, in the words of the model card of lvcg_jax.export."""
+    """Data, preprocessing, training, use, limits and licence, in the words of the model card of
+    lvcg_jax.export."""
     preprocess = make_preprocess(config)
-    held = {"preprocess": preprocess.to_dict(), "preprocess_hash": preprocess.hash(), "checkpoint": run.resolve().name}
+    held = {
+        "preprocess": preprocess.to_dict(),
+        "preprocess_hash": preprocess.hash(),
+        "checkpoint": run.resolve().name,
+    }
     parts = {
         "Data": card.data_words(config, run),
         "Preprocessing": card.preprocessing_words(held),

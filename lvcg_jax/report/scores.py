@@ -1,4 +1,5 @@
-"""Sections of a run's report that are made from what other commands wrote: probe, derived leads, robustness, geometry.
+"""Sections of a run's report that are made from what other commands wrote: probe, derived leads,
+robustness, geometry.
 
 Each reader takes exactly the file of its command and says in one line what is wrong with another.
 """
@@ -20,10 +21,14 @@ CHANCE = 50.0  # AUROC x 100 of a guess
 
 
 def probe_section(path: Path) -> str:
-    """Dots with intervals by task, the first model in colour, and tables of scores and of gains over the controls."""
+    """Dots with intervals by task, the first model in colour, and tables of scores and of gains
+    over the controls."""
     document = read_probe(path)
     results, fractions = document["results"], fractions_of(document["results"])
-    command = document.get("command") or f"lvcg probe --embeddings=FILE --control=NAME=FILE --out={path.name}"
+    command = (
+        document.get("command")
+        or f"lvcg probe --embeddings=FILE --control=NAME=FILE --out={path.name}"
+    )
     plots = []
     for result in results:
         groups = []
@@ -39,7 +44,11 @@ def probe_section(path: Path) -> str:
         " 95% bootstrap over patients. Blue: this model; grey: controls and parts."
     )
     head = [percent(f) for f in fractions]
-    scores = [[r["task"], model, *auroc_row(r, model, fractions)] for r in results for model in r["models"]]
+    scores = [
+        [r["task"], model, *auroc_row(r, model, fractions)]
+        for r in results
+        for model in r["models"]
+    ]
     gains = [
         [r["task"], f"{r['models'][0]} - {model}", *gain_row(r, model, fractions)]
         for r in results
@@ -48,10 +57,14 @@ def probe_section(path: Path) -> str:
     text = figure(grid(plots), caption, command)
     text += "<h3>Test macro AUROC x 100 [95%]</h3>\n" + table(["task", "features", *head], scores)
     if gains:
-        text += "<h3>Gain over each control (paired bootstrap)</h3>\n" + table(["task", "difference", *head], gains)
+        text += "<h3>Gain over each control (paired bootstrap)</h3>\n" + table(
+            ["task", "difference", *head], gains
+        )
     notes = [f"{r['task']}: {line}" for r in results for line in r.get("notes", ())]
     return text + (
-        folded(f"{len(notes)} notes", "".join(f"<p>{line}</p>" for line in map(escape, notes))) if notes else ""
+        folded(f"{len(notes)} notes", "".join(f"<p>{line}</p>" for line in map(escape, notes)))
+        if notes
+        else ""
     )
 
 
@@ -59,7 +72,9 @@ def _probe_dot(result: dict, model: str, fraction: float) -> Dot | None:
     cell = cells_of(result, model).get(fraction)
     if cell is None or cell.get("macro_auroc") is None or not math.isfinite(cell["macro_auroc"]):
         return None
-    value, low, high = (None if cell.get(k) is None else 100 * cell[k] for k in ("macro_auroc", "low", "high"))
+    value, low, high = (
+        None if cell.get(k) is None else 100 * cell[k] for k in ("macro_auroc", "low", "high")
+    )
     ticks = [100 * v for v in cell.get("per_seed", ())]
     spread = ticks if ticks and max(ticks) > min(ticks) else []
     return Dot(model, value, low, high, 0 if model == result["models"][0] else -1, spread)
@@ -80,24 +95,41 @@ def reconstruction_section(folder: Path) -> str:
         if dots:
             groups = [(f"{view['records']} records, {view['patients']} patients", dots)]
             plots.append(
-                dot_plot(groups, view["view"], "R2 of hidden leads (median over patients)", digits=2, guide=0.0)
+                dot_plot(
+                    groups,
+                    view["view"],
+                    "R2 of hidden leads (median over patients)",
+                    digits=2,
+                    guide=0.0,
+                )
             )
-        text += f"<h3>Mean squared error by hidden lead: {escape(view['view'])}</h3>\n" + _lead_errors(view)
-    caption = (
-        "Leads that the model did not see, derived by every method; bars: 95% bootstrap over patients. 1 is perfect."
-    )
+        text += (
+            f"<h3>Mean squared error by hidden lead: {escape(view['view'])}</h3>\n"
+            + _lead_errors(view)
+        )
+    caption = "Leads that the model did not see, derived by every method; bars: 95% bootstrap over patients. 1 is perfect."
     notes = "".join(f"<li>{escape(line)}</li>" for line in document.get("notes", ()))
-    drawn = figure(grid(plots), caption, f"lvcg reconstruct --checkpoint=RUN --data=SHARDS --out={shown(folder)}")
+    drawn = figure(
+        grid(plots),
+        caption,
+        f"lvcg reconstruct --checkpoint=RUN --data=SHARDS --out={shown(folder)}",
+    )
     return drawn + text + (f"<ul>{notes}</ul>\n" if notes else "")
 
 
 def _lead_errors(view: dict) -> str:
-    leads = list(dict.fromkeys(lead for found in view["methods"].values() for lead in found["per_lead"]))
+    leads = list(
+        dict.fromkeys(lead for found in view["methods"].values() for lead in found["per_lead"])
+    )
     rows = []
     for name, found in view["methods"].items():
         means = [found["per_lead"].get(lead, {}).get("mse", {}).get("mean") for lead in leads]
         rows.append(
-            [name, with_interval(_known(found["overall"]["mse"])), *("-" if m is None else f"{m:.2f}" for m in means)]
+            [
+                name,
+                with_interval(_known(found["overall"]["mse"])),
+                *("-" if m is None else f"{m:.2f}" for m in means),
+            ]
         )
     return table(["method", "all hidden leads [95%]", *leads], rows)
 
@@ -108,7 +140,8 @@ def _known(summary: dict) -> dict:
 
 
 def robustness_section(folder: Path) -> str:
-    """AUROC and derived leads with fewer leads, and with electrodes that are not where the model believes."""
+    """AUROC and derived leads with fewer leads, and with electrodes that are not where the model
+    believes."""
     path = folder / "robustness.json" if folder.is_dir() else folder
     document = read_json(path, ("lvcg-robustness-1",), "lvcg robustness --out=DIR")
     command = f"lvcg robustness --checkpoint=RUN --data=SHARDS --out={shown(folder)}"
@@ -125,24 +158,39 @@ def robustness_section(folder: Path) -> str:
         f" derived from {', '.join(moved['derived_from'])} of {moved['derived_records']} records.",
         command,
     )
-    return text + "".join(f'<p class="soft">{escape(line)}</p>\n' for line in document.get("notes", ()))
+    return text + "".join(
+        f'<p class="soft">{escape(line)}</p>\n' for line in document.get("notes", ())
+    )
 
 
 def _sparsity_charts(result: dict) -> list[str]:
     sets, charts = result["sets"], []
     for frozen, retrained in zip(result["frozen"], result["retrained"], strict=True):
         curves = []
-        for colour, (probe, label) in enumerate(((frozen, "probe of 12 leads"), (retrained, "retrained"))):
-            found = {c["model"]: [100 * c[k] for k in ("macro_auroc", "low", "high")] for c in probe["cells"]}
+        for colour, (probe, label) in enumerate(
+            ((frozen, "probe of 12 leads"), (retrained, "retrained"))
+        ):
+            found = {
+                c["model"]: [100 * c[k] for k in ("macro_auroc", "low", "high")]
+                for c in probe["cells"]
+            }
             curves += _sparsity_curves(sets, found, label, colour)
         charts.append(_leads_chart(curves, frozen["task"], "test macro AUROC (x 100)"))
     curves = []
-    for colour, (method, label) in enumerate((("lvcg", "LVCG"), ("regression", "linear regression"))):
+    for colour, (method, label) in enumerate(
+        (("lvcg", "LVCG"), ("regression", "linear regression"))
+    ):
         keys = ("mean", "low", "high")
-        found = {n: [s["r2"][method][k] for k in keys] for n, s in sets.items() if method in s.get("r2", {})}
+        found = {
+            n: [s["r2"][method][k] for k in keys]
+            for n, s in sets.items()
+            if method in s.get("r2", {})
+        }
         found = {name: values for name, values in found.items() if None not in values}
         curves += _sparsity_curves(sets, found, label, colour)
-    return [*charts, _leads_chart(curves, "hidden leads", "R2 of hidden leads")] if curves else charts
+    return (
+        [*charts, _leads_chart(curves, "hidden leads", "R2 of hidden leads")] if curves else charts
+    )
 
 
 def _leads_chart(curves: list[Series], title: str, y_label: str) -> str:
@@ -157,7 +205,9 @@ def _sparsity_curves(sets: dict, found: dict, label: str, colour: int) -> list[S
 
     def columns(names: list[str]) -> tuple:
         rows = [found[name] for name in names]
-        return [len(sets[name]["leads"]) for name in names], *(list(column) for column in zip(*rows, strict=True))
+        return [len(sets[name]["leads"]) for name in names], *(
+            list(column) for column in zip(*rows, strict=True)
+        )
 
     curves = []
     if nested:
@@ -165,36 +215,55 @@ def _sparsity_curves(sets: dict, found: dict, label: str, colour: int) -> list[S
         curves.append(Series(x, y, label, colour, marks=True, low=low, high=high))
     if devices:
         x, y, _, _ = columns(devices)
-        curves.append(Series(x, y, "", colour, line=False, marks=True, words=devices if colour == 0 else ()))
+        curves.append(
+            Series(x, y, "", colour, line=False, marks=True, words=devices if colour == 0 else ())
+        )
     return curves
 
 
 def _moved_charts(result: dict) -> list[str]:
     fraction, charts = max(result["fractions"]), []
-    for kind, x_label in (("noise", "noise on each lead direction (no unit)"), ("rotation", "rotation (degrees)")):
+    for kind, x_label in (
+        ("noise", "noise on each lead direction (no unit)"),
+        ("rotation", "rotation (degrees)"),
+    ):
         names = [name for name in result["perturbations"] if name.startswith(kind)]
         ticks = [(float(i), name.split()[1]) for i, name in enumerate(names)]
         curves = []
         for number, probe in enumerate(result["probe"]):
             gaps = {d["control"]: d for d in probe["differences"] if d["fraction"] == fraction}
-            rows = [[-100 * gaps[n][k] for k in ("difference", "high", "low")] if n in gaps else None for n in names]
+            rows = [
+                [-100 * gaps[n][k] for k in ("difference", "high", "low")] if n in gaps else None
+                for n in names
+            ]
             curves += _moved_curve(rows, probe["task"], number, len(result["probe"]))
         if curves:
             title = f"{kind}, {percent(fraction)} of the labels"
-            charts.append(line_chart(curves, title, x_label, "change of AUROC (x 100)", x_ticks=ticks, zero=True))
+            charts.append(
+                line_chart(
+                    curves, title, x_label, "change of AUROC (x 100)", x_ticks=ticks, zero=True
+                )
+            )
         curves = []
-        for number, (way, label) in enumerate((("lift_and_project", "lift and project"), ("lift_only", "lift only"))):
+        for number, (way, label) in enumerate(
+            (("lift_and_project", "lift and project"), ("lift_only", "lift only"))
+        ):
             found = [result["perturbations"][n]["derived"][way]["r2"] for n in names]
             rows = [[f[k] for k in ("mean", "low", "high")] for f in found]
             curves += _moved_curve([None if None in row else row for row in rows], label, number, 2)
         if curves:
             y_label = "change of R2, derived leads"
-            charts.append(line_chart(curves, f"{kind}, derived leads", x_label, y_label, x_ticks=ticks, zero=True))
+            charts.append(
+                line_chart(
+                    curves, f"{kind}, derived leads", x_label, y_label, x_ticks=ticks, zero=True
+                )
+            )
     return charts
 
 
 def _moved_curve(rows: list[list[float] | None], label: str, number: int, of: int) -> list[Series]:
-    """Values with intervals at 0, 1, 2, ..., each curve a little aside so that bars do not cover each other."""
+    """Values with intervals at 0, 1, 2, ..., each curve a little aside so that bars do not cover
+    each other."""
     shift = 0.07 * (number - (of - 1) / 2)
     there = [(i + shift, *row) for i, row in enumerate(rows) if row]
     if not there:
@@ -204,11 +273,14 @@ def _moved_curve(rows: list[list[float] | None], label: str, number: int, of: in
 
 
 def geometry_section(path: Path) -> str:
-    """The page of lvcg_jax.studies.geometry_report: agreement with measured Frank leads as dots, and its table."""
+    """The page of lvcg_jax.studies.geometry_report: agreement with measured Frank leads as dots,
+    and its table."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); lvcg geometry_report --out=FILE writes it") from None
+        raise InputError(
+            f"{path} cannot be read ({error}); lvcg geometry_report --out=FILE writes it"
+        ) from None
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     if len(cells) < 3 or cells[0][:2] != ["geometry", "leads in"]:
@@ -221,8 +293,14 @@ def geometry_section(path: Path) -> str:
         groups = []
         for unit in dict.fromkeys(row[1] for row in rows):
             found = [(row[0], _numbers(row[column])) for row in rows if row[1] == unit]
-            dots = [Dot(name, *numbers, 0 if name == "paper" else -1) for name, numbers in found if numbers]
-            groups += [(f"leads in {unit}" if unit == "mV" else f"leads {unit}", dots)] if dots else []
+            dots = [
+                Dot(name, *numbers, 0 if name == "paper" else -1)
+                for name, numbers in found
+                if numbers
+            ]
+            groups += (
+                [(f"leads in {unit}" if unit == "mV" else f"leads {unit}", dots)] if dots else []
+            )
         if groups:
             unit = "R2 (no unit)" if "R2" in head[column] else "correlation r (no unit)"
             plots.append(dot_plot(groups, head[column], unit, digits=2))
@@ -241,7 +319,8 @@ def _numbers(cell: str) -> list[float] | None:
     return [float(number) for number in found] if len(found) == 3 else None
 
 
-READERS: dict[str, tuple[str, Callable[[Path], str]]] = {  # flag -> title of its section, and what makes it
+# flag -> title of its section, and what makes it
+READERS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "probe": ("Linear probe", probe_section),
     "reconstruction": ("Derived leads, measured", reconstruction_section),
     "robustness": ("Fewer leads and moved electrodes", robustness_section),

@@ -1,7 +1,8 @@
-"""Small charts as inline SVG: curves with intervals, and dots with intervals in groups. Colours come from the page.
+"""Small charts as inline SVG: curves with intervals, and dots with intervals in groups. Colours
+come from the page.
 
-A chart is 360 units wide and shown at about that many pixels, on a phone as on a desk, so its letters keep their size.
-Marks differ in shape as well as in colour.
+A chart is 360 units wide and shown at about that many pixels, on a phone as on a desk, so its
+letters keep their size. Marks differ in shape as well as in colour.
 """
 
 import math
@@ -20,7 +21,8 @@ MOST_POINTS = 300  # of a curve: more than a chart has pixels to show
 
 @dataclass(frozen=True)
 class Series:
-    """A curve: x and y [k], and intervals if there are any. Without a name it is not in the legend."""
+    """A curve: x and y [k], and intervals if there are any. Without a name it is not in the
+    legend."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -82,9 +84,15 @@ def say(value: float) -> str:
     return f"{number}e{int(power)}"
 
 
-def mark(shape: int, x: float, y: float, colour: str, size: float = 3.4, hollow: bool = False) -> str:
+def mark(
+    shape: int, x: float, y: float, colour: str, size: float = 3.4, hollow: bool = False
+) -> str:
     """A circle, square, diamond or triangle."""
-    fill = f'fill="var(--paper)" stroke="{colour}" stroke-width="1.4"' if hollow else f'fill="{colour}"'
+    fill = (
+        f'fill="var(--paper)" stroke="{colour}" stroke-width="1.4"'
+        if hollow
+        else f'fill="{colour}"'
+    )
     name = _MARKS[shape % len(_MARKS)]
     if name == "circle":
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:g}" {fill}/>'
@@ -99,7 +107,8 @@ def mark(shape: int, x: float, y: float, colour: str, size: float = 3.4, hollow:
 
 
 def thin_out(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most MOST_POINTS of a curve [k]: of every stretch its lowest and highest value, so that no spike is lost."""
+    """At most MOST_POINTS of a curve [k]: of every stretch its lowest and highest value, so that no
+    spike is lost."""
     if len(x) <= MOST_POINTS:
         return x, y
     kept = []
@@ -112,7 +121,13 @@ class _Axes:
     """Where values are on the drawing."""
 
     def __init__(self, x_range, y_range, top: float, height: float, log_y: bool = False):
-        self.x_range, self.y_range, self.top, self.height, self.log_y = x_range, y_range, top, height, log_y
+        self.x_range, self.y_range, self.top, self.height, self.log_y = (
+            x_range,
+            y_range,
+            top,
+            height,
+            log_y,
+        )
 
     def x(self, value: float) -> float:
         low, high = self.x_range
@@ -167,9 +182,12 @@ def line_chart(
     zero: bool = False,
     plot_height: float = 150,
 ) -> str:
-    """Curves with axis labels; `zero` draws the line y = 0 and keeps it in view, `x_ticks` are (place, word)."""
+    """Curves with axis labels; `zero` draws the line y = 0 and keeps it in view, `x_ticks` are
+    (place, word)."""
     x = np.concatenate([np.asarray(s.x, np.float64) for s in series])
-    values = [np.asarray(v, np.float64) for s in series for v in (s.y, s.low, s.high) if v is not None]
+    values = [
+        np.asarray(v, np.float64) for s in series for v in (s.y, s.low, s.high) if v is not None
+    ]
     y = np.concatenate([*values, *([np.zeros(1)] if zero else [])])
     y = y[np.isfinite(y)]
     low, high = float(y.min()), float(y.max())
@@ -186,8 +204,14 @@ def line_chart(
     for tick in log_ticks(*y_range) if log_y else nice_ticks(*y_range):
         place = axes.y(float(tick))
         parts.append(f'<path class="rule" d="M{LEFT} {place:.1f}H{end}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{place + 4:.1f}" font-size="11" text-anchor="end">{say(tick)}</text>')
-    ticks = x_ticks if x_ticks is not None else [(float(t), say(float(t))) for t in nice_ticks(*x_range)]
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{place + 4:.1f}" font-size="11" text-anchor="end">{say(tick)}</text>'
+        )
+    ticks = (
+        x_ticks
+        if x_ticks is not None
+        else [(float(t), say(float(t))) for t in nice_ticks(*x_range)]
+    )
     for tick, word in (tick for tick in ticks if x_range[0] <= tick[0] <= x_range[1]):
         place = axes.x(float(tick))
         parts.append(f'<path class="axis" d="M{place:.1f} {bottom:.0f}v4"/>')
@@ -196,7 +220,9 @@ def line_chart(
         )
     parts.append(f'<path class="axis" d="M{LEFT} {axes.top:.0f}V{bottom:.0f}H{end}"/>')
     if zero:
-        parts.append(f'<path class="axis" d="M{LEFT} {axes.y(0):.1f}H{end}" stroke-dasharray="3 3"/>')
+        parts.append(
+            f'<path class="axis" d="M{LEFT} {axes.y(0):.1f}H{end}" stroke-dasharray="3 3"/>'
+        )
     parts += [_draw(s, axes) for s in series]
     middle, upright = (LEFT + end) / 2, axes.top + plot_height / 2
     parts.append(
@@ -220,7 +246,9 @@ def _draw(s: Series, axes: _Axes) -> str:
             if np.isfinite(low) and np.isfinite(high):
                 at = axes.x(place)
                 path = f"M{at:.1f} {axes.y(low):.1f}V{axes.y(high):.1f}"
-                parts.append(f'<path d="{path}" stroke="{colour}" stroke-width="1.6" opacity=".75"/>')
+                parts.append(
+                    f'<path d="{path}" stroke="{colour}" stroke-width="1.6" opacity=".75"/>'
+                )
     if s.line and there.sum() > 1:
         points = zip(*thin_out(x[there], y[there]), strict=True)
         path = "M" + "L".join(f"{axes.x(a):.1f} {axes.y(b):.1f}" for a, b in points)
@@ -233,7 +261,9 @@ def _draw(s: Series, axes: _Axes) -> str:
         if np.isfinite(b):
             side, anchor = (-6, "end") if axes.x(a) > WIDTH - 70 else (6, "start")
             place = f'x="{axes.x(a) + side:.1f}" y="{axes.y(b) + 11:.1f}"'
-            parts.append(f'<text class="halo" {place} font-size="10" text-anchor="{anchor}">{escape(word)}</text>')
+            parts.append(
+                f'<text class="halo" {place} font-size="10" text-anchor="{anchor}">{escape(word)}</text>'
+            )
     return "".join(parts)
 
 
@@ -245,11 +275,17 @@ def dot_plot(
     digits: int = 1,
     guide: float | None = None,
 ) -> str:
-    """Values with intervals under group headings, best read downwards; `guide` is a dashed line (chance, say)."""
+    """Values with intervals under group headings, best read downwards; `guide` is a dashed line
+    (chance, say)."""
     dots = [dot for _, some in groups for dot in some]
     named = max(len(dot.label) for dot in dots)
     left, right = min(150, 20 + LETTER * named), 40
-    bounds = [v for dot in dots for v in (dot.value, dot.low, dot.high, *dot.ticks) if v is not None and np.isfinite(v)]
+    bounds = [
+        v
+        for dot in dots
+        for v in (dot.value, dot.low, dot.high, *dot.ticks)
+        if v is not None and np.isfinite(v)
+    ]
     low, high = min(bounds), max(bounds)
     if guide is not None and guide < low < guide + 3 * (high - low):
         low = guide
@@ -275,7 +311,9 @@ def dot_plot(
             f'<text x="{at:.1f}" y="{y + 14:.0f}" font-size="11" text-anchor="middle">{say(float(tick))}</text>'
         )
     if guide is not None and low <= guide <= high:
-        parts.append(f'<path class="axis" d="M{place(guide):.1f} {TOP + 2}V{y:.0f}" stroke-dasharray="2 3"/>')
+        parts.append(
+            f'<path class="axis" d="M{place(guide):.1f} {TOP + 2}V{y:.0f}" stroke-dasharray="2 3"/>'
+        )
     parts.append(f'<path class="axis" d="M{left:.0f} {y:.0f}H{WIDTH - right + 4}"/>')
     middle = (left + WIDTH - right) / 2
     parts.append(
@@ -288,13 +326,19 @@ def dot_plot(
 def _row(dot: Dot, y: float, left: float, place, digits: int) -> str:
     colour, room = colour_of(dot.colour), int((left - 14) / LETTER)
     text = dot.label if len(dot.label) <= room else f"{dot.label[: room - 1]}…"
-    parts = [f'<text x="8" y="{y:.0f}" font-size="11">{escape(text)}<title>{escape(dot.label)}</title></text>']
+    parts = [
+        f'<text x="8" y="{y:.0f}" font-size="11">{escape(text)}<title>{escape(dot.label)}</title></text>'
+    ]
     middle, number = y - 4, f"{round(dot.value, digits) + 0.0:.{digits}f}"
     for tick in dot.ticks:
-        parts.append(f'<path d="M{place(tick):.1f} {middle - 4:.0f}v8" stroke="{colour}" opacity=".6"/>')
+        parts.append(
+            f'<path d="M{place(tick):.1f} {middle - 4:.0f}v8" stroke="{colour}" opacity=".6"/>'
+        )
     if dot.low is not None and dot.high is not None and np.isfinite([dot.low, dot.high]).all():
         path = f"M{place(dot.low):.1f} {middle:.1f}H{place(dot.high):.1f}"
         parts.append(f'<path d="{path}" stroke="{colour}" stroke-width="2"/>')
     parts.append(mark(dot.colour + 1, place(dot.value), middle, colour, 3.6))
-    parts.append(f'<text x="{WIDTH - 2}" y="{y:.0f}" font-size="11" text-anchor="end">{number}</text>')
+    parts.append(
+        f'<text x="{WIDTH - 2}" y="{y:.0f}" font-size="11" text-anchor="end">{number}</text>'
+    )
     return "".join(parts)

@@ -1,7 +1,9 @@
-"""An ECG on millimetre paper as inline SVG: 25 mm/s, 10 mm/mV (5 if it would not fit), calibration pulse, lead names.
+"""An ECG on millimetre paper as inline SVG: 25 mm/s, 10 mm/mV (5 if it would not fit), calibration
+pulse, lead names.
 
-Two layouts of the same signal: 'wide' (3 x 4 leads of 2.5 s and a rhythm strip of 10 s, 265 mm: true to scale on paper)
-and 'narrow' (6 x 2 leads and a strip of 5 s) for a phone; the page shows the one that fits. One unit is 0.01 mm.
+Two layouts of the same signal: 'wide' (3 x 4 leads of 2.5 s and a rhythm strip of 10 s, 265 mm:
+true to scale on paper) and 'narrow' (6 x 2 leads and a strip of 5 s) for a phone; the page shows
+the one that fits. One unit is 0.01 mm.
 """
 
 from collections.abc import Sequence
@@ -48,9 +50,11 @@ class Tracing:
     rate: float
     derived: np.ndarray | None = None  # drawn over it in another colour
     hidden: np.ndarray | None = None  # bool [12]: recorded, but not shown to the model: grey
-    computed: np.ndarray | None = None  # bool [12]: of the derived ones, those that follow exactly from recorded leads
+    # bool [12]: of the derived ones, those that follow exactly from recorded leads
+    computed: np.ndarray | None = None
     r_peaks: Sequence[float] = ()  # samples
-    waves: Sequence[tuple[str, float, float]] = field(default=())  # ('p', 'qrs' or 't', first sample, last sample)
+    # ('p', 'qrs' or 't', first sample, last sample)
+    waves: Sequence[tuple[str, float, float]] = field(default=())
 
     @property
     def seconds(self) -> float:
@@ -71,12 +75,17 @@ def gain_of(tracing: Tracing, pitch: float) -> float:
     return 10.0 if not len(finite) or 10 * finite.max() <= 1.1 * pitch else 5.0
 
 
-def _strips(tracing: Tracing, layout: str) -> tuple[list[tuple[str, int, float, float]], int, float]:
-    """Strips (lead, row, from second, to second), the row of the rhythm strip, and the seconds from edge to edge."""
+def _strips(
+    tracing: Tracing, layout: str
+) -> tuple[list[tuple[str, int, float, float]], int, float]:
+    """Strips (lead, row, from second, to second), the row of the rhythm strip, and the seconds from
+    edge to edge."""
     column = tracing.seconds / 4
     blocks = COLUMNS if layout == "wide" else (COLUMNS[0] + COLUMNS[1], COLUMNS[2] + COLUMNS[3])
     strips = [
-        (lead, row, c * column, (c + 1) * column) for c, leads in enumerate(blocks) for row, lead in enumerate(leads)
+        (lead, row, c * column, (c + 1) * column)
+        for c, leads in enumerate(blocks)
+        for row, lead in enumerate(leads)
     ]
     there = np.isfinite(tracing.mv).any(1)
     rhythm = "II" if there[1] or not there.any() else LEADS[int(there.argmax())]
@@ -103,7 +112,9 @@ def _layout(tracing: Tracing, layout: str, words: str) -> str:
         if begin == 0:
             parts.append(_pulse(base, gain))
         else:
-            parts.append(f'<path class="trace" d="M{_n(LEFT + 25 * begin)} {_n(base - 3)}v{6 * MM}"/>')
+            parts.append(
+                f'<path class="trace" d="M{_n(LEFT + 25 * begin)} {_n(base - 3)}v{6 * MM}"/>'
+            )
     scale = f"25 mm/s   {gain:g} mm/mV"
     parts.append(_text(scale, 3, height - 2.2, letters, "quiet"))
     if tracing.derived is not None and np.isfinite(tracing.derived).any():
@@ -119,7 +130,11 @@ def _origin(tracing: Tracing, lead: int) -> tuple[str, str]:
     """The mark after a lead's name and its kind: recorded, computed or derived."""
     if tracing.derived is None or not np.isfinite(tracing.derived[lead]).any():
         return "", "recorded"
-    return ("†", "dagger") if tracing.computed is not None and tracing.computed[lead] else ("*", "star")
+    return (
+        ("†", "dagger")
+        if tracing.computed is not None and tracing.computed[lead]
+        else ("*", "star")
+    )
 
 
 def _n(mm: float) -> int:
@@ -132,7 +147,8 @@ def _text(words: str, x: float, y: float, size: float, kind: str, anchor: str = 
 
 
 def _paper(width: int, height: int) -> str:
-    """Lines every millimetre, bold ones every five, counted from the first second and from the first row's edge."""
+    """Lines every millimetre, bold ones every five, counted from the first second and from the
+    first row's edge."""
     lines = {"thin": [], "bold": []}
     for mm in range(1, width):
         lines["bold" if (mm - LEFT) % 5 == 0 else "thin"].append(f"M{mm * MM} 0V{height * MM}")
@@ -167,7 +183,8 @@ def _strip(tracing: Tracing, lead: str, begin: float, end: float, base: float, g
 
 
 def _path(x: np.ndarray, rate: float, begin: float, end: float, base: float, gain: float) -> str:
-    """The samples from begin to end as steps between points; a stretch without values is left open."""
+    """The samples from begin to end as steps between points; a stretch without values is left
+    open."""
     first, last = round(begin * rate), min(round(end * rate), len(x) - 1)
     place = np.round((LEFT + 25 * np.arange(first, last + 1) / rate) * MM).astype(int)
     height = np.round((base - gain * np.nan_to_num(x[first : last + 1])) * MM).astype(int)
@@ -181,7 +198,8 @@ def _path(x: np.ndarray, rate: float, begin: float, end: float, base: float, gai
 
 
 def _beats(tracing: Tracing, seconds: float, top: float, pitch: float, layout: str) -> str:
-    """Waves as pale bands over the rhythm strip, R peaks as triangles under it, with the R-R intervals in ms."""
+    """Waves as pale bands over the rhythm strip, R peaks as triangles under it, with the R-R
+    intervals in ms."""
     parts = []
     for kind, first, last in tracing.waves:
         a, b = max(first / tracing.rate, 0.0), min(last / tracing.rate, seconds)
@@ -199,6 +217,13 @@ def _beats(tracing: Tracing, seconds: float, top: float, pitch: float, layout: s
         for one, two in pairwise(times):
             if two - one > 0.36:
                 parts.append(
-                    _text(f"{1000 * (two - one):.0f}", LEFT + 12.5 * (one + two), y + 0.5, 2.6, "quiet", "middle")
+                    _text(
+                        f"{1000 * (two - one):.0f}",
+                        LEFT + 12.5 * (one + two),
+                        y + 0.5,
+                        2.6,
+                        "quiet",
+                        "middle",
+                    )
                 )
     return "".join(parts)

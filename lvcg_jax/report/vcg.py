@@ -1,15 +1,18 @@
-"""The vectorcardiogram of one record, for people: loops in three planes, a loop to turn by hand, axes and angles.
+"""The vectorcardiogram of one record, for people: loops in three planes, a loop to turn by hand,
+axes and angles.
 
     lvcg vcg --record=ecg/s0010_re.hea --out=look
     lvcg vcg --record=watch.csv --rate=250 --unit=mV --leads=I,II,V2 --out=look
 
-Takes any leads of any file that the project reads, lifts them to the heart vector with fixed lead directions, and
-writes NAME-vcg.png, NAME-vcg.html (one file, no network) and NAME-vcg.json; the numbers are printed too. The default
-geometry is 'dower', in mV: against measured Frank leads it is better than 'paper' (lvcg geometry_report).
+Takes any leads of any file that the project reads, lifts them to the heart vector with fixed lead
+directions, and writes NAME-vcg.png, NAME-vcg.html (one file, no network) and NAME-vcg.json; the
+numbers are printed too. The default geometry is 'dower', in mV: against measured Frank leads it is
+better than 'paper' (lvcg geometry_report).
 
-Axes are Frank's whatever the geometry: x to the patient's left, y to the feet, z to the back. A frontal axis is an
-angle in the x-y plane: 0 degrees to the left, +90 to the feet. Everything is measured on the median beat; the vector is
-zero just before the QRS. These are research figures from simple time windows, not a diagnosis.
+Axes are Frank's whatever the geometry: x to the patient's left, y to the feet, z to the back. A
+frontal axis is an angle in the x-y plane: 0 degrees to the left, +90 to the feet. Everything is
+measured on the median beat; the vector is zero just before the QRS. These are research figures from
+simple time windows, not a diagnosis.
 """
 
 import json
@@ -22,17 +25,27 @@ from scipy.ndimage import uniform_filter1d
 
 from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
-from data_prep.ecg.geometry import describe_view, frank_axes, lead_matrix, lift_matrix, seen_directions, subset_facts
+from data_prep.ecg.geometry import (
+    describe_view,
+    frank_axes,
+    lead_matrix,
+    lift_matrix,
+    seen_directions,
+    subset_facts,
+)
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.formats.any_file import read_any
 
 RATE, BAND = 500.0, (0.5, 100.0)  # finer than in training: a QRS has ten samples at 100 Hz
 EPS = 1e-4
-BEFORE, AFTER = (0.30, 0.35), (0.70, 0.62)  # of R: at most so many seconds, and so much of an R-R interval
+# of R: at most so many seconds, and so much of an R-R interval
+BEFORE, AFTER = (0.30, 0.35), (0.70, 0.62)
 LEAST_BEFORE, LEAST_AFTER = 0.10, 0.35  # seconds around R without which there is no beat to measure
-ALIKE = 0.8  # correlation with the median beat under which a beat is left out, such as an ectopic one
-QRS_REACH, QRS_SPEED, QRS_PAUSE = (0.12, 0.14), 0.08, 0.012  # s around R, share of the top speed, s of a turning point
+# correlation with the median beat under which a beat is left out, such as an ectopic one
+ALIKE = 0.8
+# s around R, share of the top speed, s of a turning point
+QRS_REACH, QRS_SPEED, QRS_PAUSE = (0.12, 0.14), 0.08, 0.012
 P_SECONDS, T_SHARE, ST_SECONDS, BASE_SECONDS = 0.22, 0.6, 0.06, 0.02
 SMALL_MV = 0.02  # a mean vector under this has no axis
 
@@ -85,10 +98,13 @@ def open_view(
     start: float = 0.0,
     seconds: float = 10.0,
 ) -> View:
-    """Reads a record and keeps the leads that are asked for (by name; all usable ones by default)."""
+    """Reads a record and keeps the leads that are asked for (by name; all usable ones by
+    default)."""
     wanted = parse_leads(leads) if leads else None
     if seconds < 1 or start < 0:
-        raise InputError(f"--start={start:g} --seconds={seconds:g}: start at 0 or later and take 1 second or more")
+        raise InputError(
+            f"--start={start:g} --seconds={seconds:g}: start at 0 or later and take 1 second or more"
+        )
     record = read_any(path, rate, unit, lead_names)
     there = [canonical(name) for name in record.leads]
     for lead in wanted or ():
@@ -111,7 +127,9 @@ def open_view(
         max_beats=10_000,
     )
     try:
-        window = steps.prepare(record.signal[span][:, keep], record.rate, [record.leads[i] for i in keep])[0]
+        window = steps.prepare(
+            record.signal[span][:, keep], record.rate, [record.leads[i] for i in keep]
+        )[0]
     except InputError as error:
         raise InputError(f"record {record.record_id}: {error}") from None
     visible = mask_leads(window.lead_mask)
@@ -123,20 +141,27 @@ def open_view(
             " --leads"
         )
     notes = [f"Not used, flat or with gaps: {', '.join(lost)}."] if lost else []
-    mv = np.where(visible[:, None], window.signal * window.scale[:, None] + window.offset[:, None], 0.0)
+    mv = np.where(
+        visible[:, None], window.signal * window.scale[:, None] + window.offset[:, None], 0.0
+    )
     peaks = window.start if window.complete[0] else window.start[1:]
     return View(record.record_id, mv.astype(np.float64), visible, peaks, RATE, notes)
 
 
 def median_beat(view: View) -> tuple[np.ndarray, int, float | None, int, list[str]]:
-    """The median [12,W] of the beats that are like each other, its R sample, the R-R interval, beats used, notes."""
+    """The median [12,W] of the beats that are like each other, its R sample, the R-R interval,
+    beats used, notes."""
     rate, size = view.rate, view.mv.shape[1]
     rr = float(np.median(np.diff(view.peaks))) / rate if len(view.peaks) > 1 else None
     before = round(min(BEFORE[0], BEFORE[1] * (rr or np.inf)) * rate)
     after = round(min(AFTER[0], AFTER[1] * (rr or np.inf)) * rate)
     whole = [r for r in view.peaks if r >= before and r + after <= size]
-    if not whole:  # a record of hardly one beat: the peak with most room around it, and what room there is
-        r = max(view.peaks, key=lambda r: min(r, LEAST_BEFORE * rate) + min(size - r, LEAST_AFTER * rate))
+    # a record of hardly one beat: the peak with most room around it, and what room there is
+    if not whole:
+        r = max(
+            view.peaks,
+            key=lambda r: min(r, LEAST_BEFORE * rate) + min(size - r, LEAST_AFTER * rate),
+        )
         before, after, whole = min(before, r), min(after, size - r), [r]
         if before < LEAST_BEFORE * rate or after < LEAST_AFTER * rate:
             raise InputError(
@@ -152,19 +177,23 @@ def median_beat(view: View) -> tuple[np.ndarray, int, float | None, int, list[st
     notes = []
     if 0 < alike.sum() < len(beats):
         median = np.median(beats[alike], axis=0)
-        notes.append(f"{(~alike).sum()} of {len(beats)} beats are unlike the others and not in the median.")
+        notes.append(
+            f"{(~alike).sum()} of {len(beats)} beats are unlike the others and not in the median."
+        )
     return median, before, rr, int(alike.sum()) or len(beats), notes
 
 
 def find_waves(vcg: np.ndarray, rate: float, r: int, rr: float | None) -> Waves:
-    """P, QRS and T of a median beat [3,W] from simple windows around R, the QRS refined by the vector's speed."""
+    """P, QRS and T of a median beat [3,W] from simple windows around R, the QRS refined by the
+    vector's speed."""
     size = vcg.shape[1]
     smooth = uniform_filter1d(vcg, max(1, round(0.01 * rate)), axis=1)
     speed = np.sqrt((np.gradient(smooth, axis=1) ** 2).sum(0))
     first, end = max(0, r - round(QRS_REACH[0] * rate)), min(size, r + round(QRS_REACH[1] * rate))
     near = speed[first:end]
     quick = np.flatnonzero(near > max(QRS_SPEED * near.max(), 2 * np.median(speed))) + first
-    runs = np.split(quick, np.flatnonzero(np.diff(quick) > QRS_PAUSE * rate) + 1)  # a turning point does not part them
+    # a turning point does not part them
+    runs = np.split(quick, np.flatnonzero(np.diff(quick) > QRS_PAUSE * rate) + 1)
     centre = first + int(near.argmax())
     run = next((run for run in runs if len(run) and run[0] <= centre <= run[-1]), np.array([r]))
     qrs = (int(run[0]), int(run[-1]) + 1)
@@ -172,11 +201,14 @@ def find_waves(vcg: np.ndarray, rate: float, r: int, rr: float | None) -> Waves:
         qrs = (max(0, r - round(0.06 * rate)), min(size, r + round(0.06 * rate)))
     qrs = (max(2, qrs[0]), qrs[1])  # there is always something before it
     end_t = min(size, r + round(T_SHARE * rr * rate)) if rr else size
-    return Waves((max(0, qrs[0] - round(P_SECONDS * rate)), qrs[0]), qrs, (qrs[1], max(end_t, qrs[1] + 1)))
+    return Waves(
+        (max(0, qrs[0] - round(P_SECONDS * rate)), qrs[0]), qrs, (qrs[1], max(end_t, qrs[1] + 1))
+    )
 
 
 def make_loop(view: View, matrix: np.ndarray, eps: float = EPS) -> Loop:
-    """The median beat's heart vector from the visible leads; `matrix` [12,3] with either direction of z."""
+    """The median beat's heart vector from the visible leads; `matrix` [12,3] with either direction
+    of z."""
     matrix = frank_axes(matrix)
     beat, r, rr, beats, notes = median_beat(view)
     vcg = lift_matrix(matrix, view.visible, eps) @ beat
@@ -190,22 +222,31 @@ def make_loop(view: View, matrix: np.ndarray, eps: float = EPS) -> Loop:
 
 
 def frontal_axis(vector: np.ndarray) -> float | None:
-    """Degrees in the frontal plane, 0 to the patient's left, +90 to the feet; None for a vector too small to tell."""
-    return float(np.degrees(np.arctan2(vector[1], vector[0]))) if np.hypot(*vector[:2]) >= SMALL_MV else None
+    """Degrees in the frontal plane, 0 to the patient's left, +90 to the feet; None for a vector too
+    small to tell."""
+    return (
+        float(np.degrees(np.arctan2(vector[1], vector[0])))
+        if np.hypot(*vector[:2]) >= SMALL_MV
+        else None
+    )
 
 
 def angle_between(a: np.ndarray, b: np.ndarray) -> float | None:
     """Degrees between two vectors in space."""
     size = np.linalg.norm(a) * np.linalg.norm(b)
-    return float(np.degrees(np.arccos(np.clip(a @ b / size, -1, 1)))) if size > SMALL_MV**2 else None
+    return (
+        float(np.degrees(np.arccos(np.clip(a @ b / size, -1, 1)))) if size > SMALL_MV**2 else None
+    )
 
 
 def measure(loop: Loop, seen: np.ndarray | None = None) -> dict[str, float | None]:
-    """Axes, angles and sizes of a loop. `seen` [3,3] projects on what the leads see; an axis outside it is None."""
+    """Axes, angles and sizes of a loop. `seen` [3,3] projects on what the leads see; an axis
+    outside it is None."""
     ms = loop.milliseconds
     size = np.linalg.norm(loop.vcg, axis=0)
     qrs, t = slice(*loop.waves.qrs), slice(*loop.waves.t)
-    late = slice(min(t.start + round(ST_SECONDS * loop.rate), t.stop - 1), t.stop)  # the QRS may still end in the ST
+    # the QRS may still end in the ST
+    late = slice(min(t.start + round(ST_SECONDS * loop.rate), t.stop - 1), t.stop)
     top, top_t = qrs.start + int(size[qrs].argmax()), late.start + int(size[late].argmax())
     peak, peak_t = loop.vcg[:, top], loop.vcg[:, top_t]
     mean, mean_t = loop.vcg[:, qrs].mean(1), loop.vcg[:, t].mean(1)
@@ -238,7 +279,9 @@ def number_lines(numbers: dict[str, float | None]) -> list[tuple[str, str]]:
 
     def say(key: str, unit: str, digits: int = 0) -> str:
         value = numbers[key]
-        return "cannot be told" if value is None else f"{round(value, digits) + 0.0:.{digits}f}{unit}"
+        return (
+            "cannot be told" if value is None else f"{round(value, digits) + 0.0:.{digits}f}{unit}"
+        )
 
     return [
         ("QRS axis (frontal, mean vector)", say("qrs_axis_deg", "°")),
@@ -247,10 +290,19 @@ def number_lines(numbers: dict[str, float | None]) -> list[tuple[str, str]]:
         ("T axis (frontal, peak vector)", say("t_peak_axis_deg", "°")),
         ("spatial QRS-T angle, mean vectors", say("qrs_t_angle_mean_deg", "°")),
         ("spatial QRS-T angle, peak vectors", say("qrs_t_angle_peak_deg", "°")),
-        ("QRS vector, peak / mean", f"{say('qrs_peak_mv', '', 2)} / {say('qrs_mean_mv', ' mV', 2)}"),
+        (
+            "QRS vector, peak / mean",
+            f"{say('qrs_peak_mv', '', 2)} / {say('qrs_mean_mv', ' mV', 2)}",
+        ),
         ("T vector, peak / mean", f"{say('t_peak_mv', '', 2)} / {say('t_mean_mv', ' mV', 2)}"),
-        ("maximal spatial vector", f"{say('max_vector_mv', ' mV', 2)} at R {numbers['max_vector_ms']:+.0f} ms"),
-        ("its x / y / z", " / ".join(say(f"max_vector_{axis}_mv", " mV" * (axis == "z"), 2) for axis in "xyz")),
+        (
+            "maximal spatial vector",
+            f"{say('max_vector_mv', ' mV', 2)} at R {numbers['max_vector_ms']:+.0f} ms",
+        ),
+        (
+            "its x / y / z",
+            " / ".join(say(f"max_vector_{axis}_mv", " mV" * (axis == "z"), 2) for axis in "xyz"),
+        ),
         ("QRS window", say("qrs_window_ms", " ms")),
         ("heart rate", say("heart_rate_bpm", " beats a minute")),
     ]
@@ -262,7 +314,10 @@ def summary(view: View, loop: Loop, matrix: np.ndarray, geometry: str, eps: floa
     facts = subset_facts(matrix, view.visible, eps)
     seen = vectors[strengths > 0].T @ vectors[strengths > 0]
     ms = loop.milliseconds
-    windows = {name: [float(ms[first]), float(ms[end - 1])] for name, (first, end) in vars(loop.waves).items()}
+    windows = {
+        name: [float(ms[first]), float(ms[end - 1])]
+        for name, (first, end) in vars(loop.waves).items()
+    }
     rank = int(facts["rank"])
     return {
         "record": view.record_id,
@@ -295,7 +350,9 @@ def write_files(facts: dict, out: str | Path) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
         picture = draw_loops(out / f"{stem}-vcg.png", facts, lines)
         (out / f"{stem}-vcg.html").write_text(page(facts, lines), encoding="utf-8")
-        (out / f"{stem}-vcg.json").write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        (out / f"{stem}-vcg.json").write_text(
+            json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
     except OSError as error:
         raise InputError(f"--out={out}: cannot write there ({error.strerror})") from None
     return [picture, out / f"{stem}-vcg.html", out / f"{stem}-vcg.json"]
@@ -303,22 +360,39 @@ def write_files(facts: dict, out: str | Path) -> list[Path]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("vcg", __doc__)
-    parser.add_argument("--record", required=True, help="file: WFDB (.hea), .edf, .csv, .npy, .npz or .mat")
-    parser.add_argument("--out", required=True, help="folder for the picture, the page and the JSON")
-    parser.add_argument("--leads", help="leads to use, e.g. I,II,V2 (default: all that the record has)")
     parser.add_argument(
-        "--geometry", default="dower", help="lead directions: dower (default), paper, or a .json or .csv file by lead"
+        "--record", required=True, help="file: WFDB (.hea), .edf, .csv, .npy, .npz or .mat"
     )
-    parser.add_argument("--rate", type=float, help="samples a second, where the file does not say it")
+    parser.add_argument(
+        "--out", required=True, help="folder for the picture, the page and the JSON"
+    )
+    parser.add_argument(
+        "--leads", help="leads to use, e.g. I,II,V2 (default: all that the record has)"
+    )
+    parser.add_argument(
+        "--geometry",
+        default="dower",
+        help="lead directions: dower (default), paper, or a .json or .csv file by lead",
+    )
+    parser.add_argument(
+        "--rate", type=float, help="samples a second, where the file does not say it"
+    )
     parser.add_argument("--unit", help="unit, where the file does not say it: mV, uV, ...")
-    parser.add_argument("--lead_names", help="names of the file's columns in order, where it does not say them")
+    parser.add_argument(
+        "--lead_names", help="names of the file's columns in order, where it does not say them"
+    )
     parser.add_argument("--start", type=float, default=0.0, help="second to start at (default 0)")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds to take (default 10)")
     args = parser.parse_args(argv)
     matrix = lead_matrix(args.geometry)
-    view = open_view(args.record, args.leads, args.rate, args.unit, args.lead_names, args.start, args.seconds)
+    view = open_view(
+        args.record, args.leads, args.rate, args.unit, args.lead_names, args.start, args.seconds
+    )
     facts = summary(view, make_loop(view, matrix), matrix, Path(args.geometry).name)
-    print(f"record {facts['record']}, leads {', '.join(facts['leads'])}, {facts['geometry']} geometry", end="")
+    print(
+        f"record {facts['record']}, leads {', '.join(facts['leads'])}, {facts['geometry']} geometry",
+        end="",
+    )
     print(f", median of {facts['beats']} beat{'s' * (facts['beats'] != 1)}")
     print("\n".join(f"{name:<34} {value}" for name, value in number_lines(facts["numbers"])))
     print("\n".join([*facts["notes"], *map(str, write_files(facts, args.out))]))

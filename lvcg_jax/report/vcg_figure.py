@@ -1,8 +1,10 @@
-"""The three plane views of a vector loop as a PNG: the whole beat, and P and T enlarged, with their numbers.
+"""The three plane views of a vector loop as a PNG: the whole beat, and P and T enlarged, with their
+numbers.
 
-Frontal: seen from the front, the patient's left at the right of the picture, the feet at the bottom. Transverse: seen
-from above, the patient's left at the right, the front at the bottom. Sagittal: seen from the patient's left, the front
-at the left of the picture, the feet at the bottom.
+Frontal: seen from the front, the patient's left at the right of the picture, the feet at the
+bottom. Transverse: seen from above, the patient's left at the right, the front at the bottom.
+Sagittal: seen from the patient's left, the front at the left of the picture, the feet at the
+bottom.
 """
 
 import textwrap
@@ -18,7 +20,8 @@ from data_prep.ecg.drawing import BLUE, GREEN, GREY, INK, PALE, VERMILION
 
 COLOURS = {"p": GREEN, "qrs": BLUE, "t": VERMILION}
 NAMES = {"p": "P", "qrs": "QRS", "t": "ST-T"}
-# name, what is drawn to the right and upwards (axis number and sign), and the words at the ends of the axes
+# name, what is drawn to the right and upwards (axis number and sign), and the words at the ends of
+# the axes
 PLANES = (
     ("Frontal", (0, 1), (1, -1), ("right", "left"), ("feet", "head")),
     ("Transverse", (0, 1), (2, 1), ("right", "left"), ("front", "back")),
@@ -28,13 +31,20 @@ ARROW_MS = {"p": 40, "qrs": 12, "t": 60}  # about one arrow head each so often
 
 
 def draw_loops(path: str | Path, facts: dict, lines: list[tuple[str, str]]) -> Path:
-    """Draws the summary of lvcg_jax.report.vcg: two rows of planes, the numbers (name, value) beside them."""
+    """Draws the summary of lvcg_jax.report.vcg: two rows of planes, the numbers (name, value)
+    beside them."""
     vcg, ms = np.array(facts["vcg_mv"]), np.array(facts["ms"])
     parts = {name: _part(ms, *bounds) for name, bounds in facts["windows_ms"].items()}
     small = np.concatenate([np.arange(len(ms))[parts[name]] for name in ("p", "t")])
     figure = Figure(figsize=(13.2, 8.0))
     figure.text(
-        0.02, 0.975, f"Vectorcardiogram of {facts['record']}", fontsize=13, fontweight="bold", color=INK, va="top"
+        0.02,
+        0.975,
+        f"Vectorcardiogram of {facts['record']}",
+        fontsize=13,
+        fontweight="bold",
+        color=INK,
+        va="top",
     )
     beats = f"median of {facts['beats']} beats" if facts["beats"] > 1 else "one beat"
     source = f"{beats}, from {', '.join(facts['leads'])}, {facts['geometry']} geometry"
@@ -71,12 +81,17 @@ def _draw_plane(axes, vcg, ms, parts, plane, reach) -> None:
     axes.axhline(0, color=GREY, linewidth=0.6)
     axes.axvline(0, color=GREY, linewidth=0.6)
     for name, part in parts.items():
-        axes.plot(*points[:, part], color=COLOURS[name], linewidth=1.5, solid_joinstyle="round", zorder=3)
+        axes.plot(
+            *points[:, part], color=COLOURS[name], linewidth=1.5, solid_joinstyle="round", zorder=3
+        )
         _draw_arrows(axes, points[:, part], ms[part], name, reach)
         top = part.start + int(np.linalg.norm(vcg[:, part], axis=0).argmax())
         if name != "p":
             axes.plot(
-                *zip((0, 0), points[:, top], strict=True), color=COLOURS[name], linewidth=0.9, linestyle=(0, (3, 2))
+                *zip((0, 0), points[:, top], strict=True),
+                color=COLOURS[name],
+                linewidth=0.9,
+                linestyle=(0, (3, 2)),
             )
     axes.plot(0, 0, "o", color=INK, markersize=3.5, zorder=4)
     axes.spines[["top", "right"]].set_visible(False)
@@ -88,12 +103,14 @@ def _draw_plane(axes, vcg, ms, parts, plane, reach) -> None:
     axes.set_ylabel(f"{ends[0]}  ←  mV  →  {ends[1]}", fontsize=8.5, labelpad=1)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    for axis, sign in ((axes.xaxis, sign_across), (axes.yaxis, sign_up)):  # numbers with Frank's sign
+    # numbers with Frank's sign
+    for axis, sign in ((axes.xaxis, sign_across), (axes.yaxis, sign_up)):
         axis.set_major_formatter(lambda value, _, sign=sign: f"{round(value * sign, 6) + 0.0:g}")
 
 
 def _draw_arrows(axes, points, ms, name, reach) -> None:
-    """Arrow heads in the direction of time, where the loop moves far enough in this plane to show one."""
+    """Arrow heads in the direction of time, where the loop moves far enough in this plane to show
+    one."""
     step = max(2, round(ARROW_MS[name] / (ms[1] - ms[0])))
     for i in range(step // 2, points.shape[1] - 1, step):
         move = points[:, min(i + 2, points.shape[1] - 1)] - points[:, max(i - 1, 0)]
@@ -107,15 +124,36 @@ def _draw_arrows(axes, points, ms, name, reach) -> None:
 
 def _write_numbers(figure: Figure, x: float, facts: dict, lines: list[tuple[str, str]]) -> None:
     handles = [
-        Line2D([], [], color=COLOURS[name], linewidth=2, label=f"{NAMES[name]}  {first:.0f} to {last:.0f} ms")
+        Line2D(
+            [],
+            [],
+            color=COLOURS[name],
+            linewidth=2,
+            label=f"{NAMES[name]}  {first:.0f} to {last:.0f} ms",
+        )
         for name, (first, last) in facts["windows_ms"].items()
     ]
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(x - 0.006, 0.925), frameon=False, fontsize=9)
+    figure.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(x - 0.006, 0.925),
+        frameon=False,
+        fontsize=9,
+    )
     y = 0.80
     for name, value in lines:
         figure.text(x, y, name, fontsize=8.5, color=GREY, va="top")
         wrapped = textwrap.fill(value, 40)
         figure.text(x, y - 0.021, wrapped, fontsize=10, color=INK, va="top")
         y -= 0.048 + 0.021 * wrapped.count("\n")
-    notes = " ".join([*facts["notes"], "Time from R. Arrow heads: direction of time. Dashed: largest vector."])
-    figure.text(x, y - 0.005, textwrap.fill(notes, 46), fontsize=8, color=INK if facts["notes"] else GREY, va="top")
+    notes = " ".join(
+        [*facts["notes"], "Time from R. Arrow heads: direction of time. Dashed: largest vector."]
+    )
+    figure.text(
+        x,
+        y - 0.005,
+        textwrap.fill(notes, 46),
+        fontsize=8,
+        color=INK if facts["notes"] else GREY,
+        va="top",
+    )

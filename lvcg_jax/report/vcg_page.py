@@ -1,4 +1,5 @@
-"""The heart vector's loop as one HTML file that turns under the mouse, a finger or the arrow keys; no network."""
+"""The heart vector's loop as one HTML file that turns under the mouse, a finger or the arrow keys;
+no network."""
 
 from html import escape
 
@@ -154,9 +155,15 @@ def loop_view(facts: dict) -> str:
     """The canvas with its buttons and its data; a page that holds it needs STYLE and SCRIPT."""
     ms = facts["ms"]
     held = {key: facts[key] for key in ("ms", "vcg_mv", "windows_ms")}
-    held |= {"names": NAMES, "step": ms[1] - ms[0], "start": min(range(len(ms)), key=lambda i: abs(ms[i]))}
+    held |= {
+        "names": NAMES,
+        "step": ms[1] - ms[0],
+        "start": min(range(len(ms)), key=lambda i: abs(ms[i])),
+    }
     spans = facts["windows_ms"].items()
-    colours = keys((name, f"{NAMES[name]} {first:.0f} to {last:.0f} ms") for name, (first, last) in spans)
+    colours = keys(
+        (name, f"{NAMES[name]} {first:.0f} to {last:.0f} ms") for name, (first, last) in spans
+    )
     buttons = "".join(
         f'<button type="button" data-view="{name}">{name.capitalize()}</button>\n'
         for name in ("frontal", "transverse", "sagittal")
@@ -191,4 +198,6 @@ def page(facts: dict, lines: list[tuple[str, str]]) -> str:
 to the left, +90° to the feet. Simple time windows on the median beat. {escape(NOT_FOR_DIAGNOSIS)}</p>
 </div>
 </main>"""
-    return document(f"Vectorcardiogram of {facts['record']}", body, [STYLE], [SCRIPT], source_words(facts))
+    return document(
+        f"Vectorcardiogram of {facts['record']}", body, [STYLE], [SCRIPT], source_words(facts)
+    )

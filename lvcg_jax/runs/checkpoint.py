@@ -1,10 +1,11 @@
-"""Run directories: what a run is (config, versions), its checkpoints, and going on where it stopped.
+"""Run directories: what a run is (config, versions), its checkpoints, and going on where it
+stopped.
 
     RUN/config.json   versions.json   metrics.jsonl   checkpoints/STEP   lowest/STEP
 
-A checkpoint holds the train state, the position in the data, the config and the preprocessing hash. Orbax writes it in
-the background under a temporary name and renames it, or on object storage marks it when it is whole, so a killed
-process leaves the previous one intact.
+A checkpoint holds the train state, the position in the data, the config and the preprocessing hash.
+Orbax writes it in the background under a temporary name and renames it, or on object storage marks
+it when it is whole, so a killed process leaves the previous one intact.
 """
 
 import contextlib
@@ -25,7 +26,18 @@ from data_prep.base.memory import give_back_freed_memory
 from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.files import differences, load_config, save_config
 
-_PACKAGES = ("lvcg-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy", "wfdb")
+_PACKAGES = (
+    "lvcg-jax",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "numpy",
+    "scipy",
+    "wfdb",
+)
 
 
 def open_run(workdir: Path, config: ConfigDict) -> None:
@@ -44,10 +56,16 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
         foreign = [p.name for p in workdir.iterdir() if p.name not in known]
         if foreign:
             some = ", ".join(sorted(foreign)[:3])
-            raise InputError(f"{workdir} holds other files ({some}) and no config.json: use another --workdir")
+            raise InputError(
+                f"{workdir} holds other files ({some}) and no config.json: use another --workdir"
+            )
     save_config(config, path)
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    versions |= {"python": platform.python_version(), "platform": platform.platform(), "backend": jax.default_backend()}
+    versions |= {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "backend": jax.default_backend(),
+    }
     write_whole(workdir / "versions.json", json.dumps(versions, indent=2) + "\n")
 
 
@@ -68,7 +86,9 @@ class Checkpoints:
 
     def _manager(self, name: str, keep: int) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=self.config is not None, enable_async_checkpointing=self.config is not None
+            max_to_keep=keep,
+            create=self.config is not None,
+            enable_async_checkpointing=self.config is not None,
         )
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         place = self.workdir / name
@@ -83,21 +103,30 @@ class Checkpoints:
             **meta,
         }
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
-        self.wait()  # one save at a time: processes meet at numbered barriers, which two at once may number differently
+        # one save at a time: processes meet at numbered barriers, which two at once may number
+        # differently
+        self.wait()
         give_back_freed_memory()  # the threads of the save before have left some tens of megabytes
         with self._told():
             manager.save(step, args=items, force=True)
 
     @contextlib.contextmanager
     def _told(self):
-        """A checkpoint that cannot be written (now, or the one under way) ends the run with one line, not a trace."""
+        """A checkpoint that cannot be written (now, or the one under way) ends the run with one
+        line, not a trace."""
         try:
             yield
-        except Exception as error:  # the file system, tensorstore and orbax each have their own ways to say it
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # a trace for every array that was not written
+        # the file system, tensorstore and orbax each have their own ways to say it
+        except Exception as error:
+            # a trace for every array that was not written
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             lines = str(error).splitlines() or [type(error).__name__]
             remote = is_remote(self.workdir)
-            cause, remedy = ("can the bucket be reached", "see to it") if remote else ("is the disk full", "make room")
+            cause, remedy = (
+                ("can the bucket be reached", "see to it")
+                if remote
+                else ("is the disk full", "make room")
+            )
             raise InputError(
                 f"a checkpoint could not be written to {self.workdir} ({lines[0][:120]}): {cause}? The one before is"
                 f" intact: {remedy} and start the same command again"
@@ -117,7 +146,8 @@ class Checkpoints:
         return True
 
     def restore_latest(self, abstract_state):
-        """The newest readable state and its data position, or None for a new run; damaged ones are passed over."""
+        """The newest readable state and its data position, or None for a new run; damaged ones are
+        passed over."""
         for step in sorted(self._latest.all_steps(), reverse=True):
             try:
                 restored = _restore(self._latest, step, abstract_state)
@@ -125,16 +155,26 @@ class Checkpoints:
                 raise
             except Exception as error:
                 message = str(error).splitlines()[0] if str(error) else type(error).__name__
-                print(f"warning: checkpoint {step} cannot be read ({message}); trying the one before", file=sys.stderr)
+                print(
+                    f"warning: checkpoint {step} cannot be read ({message}); trying the one before",
+                    file=sys.stderr,
+                )
                 continue
             return restored
         if self._latest.all_steps():
-            raise InputError(f"no checkpoint in {self.workdir / 'checkpoints'} can be read: start a new --workdir")
+            raise InputError(
+                f"no checkpoint in {self.workdir / 'checkpoints'} can be read: start a new --workdir"
+            )
         return None
 
     def restore_for_use(self, abstract_state, which: str = "lowest"):
-        """The state to evaluate, and its step: of lowest validation loss, or the latest (also where none was validated)."""
-        manager = self._lowest if which == "lowest" and self._lowest.latest_step() is not None else self._latest
+        """The state to evaluate, and its step: of lowest validation loss, or the latest (also where
+        none was validated)."""
+        manager = (
+            self._lowest
+            if which == "lowest" and self._lowest.latest_step() is not None
+            else self._latest
+        )
         if manager.latest_step() is None:
             raise InputError(
                 f"{self.workdir} has no checkpoint yet: train first (python -m lvcg_jax.train --workdir={self.workdir})"
@@ -154,13 +194,16 @@ class Checkpoints:
 
 def _restore(manager: ocp.CheckpointManager, step: int, abstract_state):
     _check_shapes(manager, step, abstract_state)
-    args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state), meta=ocp.args.JsonRestore())
+    args = ocp.args.Composite(
+        state=ocp.args.StandardRestore(abstract_state), meta=ocp.args.JsonRestore()
+    )
     restored = manager.restore(step, args=args)
     return restored["state"], restored["meta"]["position"]
 
 
 def _quiet_closed_loops() -> None:
-    """When one array cannot be read or written, the others find their event loop closed: no trace for each of them."""
+    """When one array cannot be read or written, the others find their event loop closed: no trace
+    for each of them."""
     before = sys.unraisablehook
     if getattr(before, "quiet_closed_loops", False):
         return
@@ -174,12 +217,16 @@ def _quiet_closed_loops() -> None:
 
 
 def _check_shapes(manager: ocp.CheckpointManager, step: int, abstract_state) -> None:
-    """A checkpoint of another architecture is refused in one line that names the first parameter that differs."""
+    """A checkpoint of another architecture is refused in one line that names the first parameter
+    that differs."""
     stored = manager.item_metadata(step)["state"]
     if stored is None:
         raise OSError("its state is missing")
     have = {_name(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(stored)}
-    want = {_name(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(abstract_state)}
+    want = {
+        _name(path): tuple(x.shape)
+        for path, x in jax.tree_util.tree_leaves_with_path(abstract_state)
+    }
     for name in sorted(have.keys() | want.keys()):
         if have.get(name) != want.get(name):
             raise InputError(

@@ -17,10 +17,12 @@ from data_prep.base.files import is_remote, run_place, write_whole
 
 
 class MetricsLog:
-    """Appends to RUN/metrics.jsonl and RUN/tensorboard; after a resume, steps that run again are dropped.
+    """Appends to RUN/metrics.jsonl and RUN/tensorboard; after a resume, steps that run again are
+    dropped.
 
-    Both are written at once, in the caller's thread: a disk that fills is told, and cannot make the run wait for ever.
-    Object storage cannot append: there both are written to a scratch folder, and `upload` copies them whole.
+    Both are written at once, in the caller's thread: a disk that fills is told, and cannot make the
+    run wait for ever. Object storage cannot append: there both are written to a scratch folder, and
+    `upload` copies them whole.
     """
 
     def __init__(self, workdir: Path, resume_step: int):
@@ -36,15 +38,22 @@ class MetricsLog:
         self._events = EventsWriter(str(folder / "tensorboard" / "events"))
         if resume_step:  # TensorBoard hides what an earlier event file has from this step on
             start = SessionLog(status=SessionLog.START)
-            self._events.write_event(Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
+            self._events.write_event(
+                Event(wall_time=time.time(), step=resume_step + 1, session_log=start)
+            )
 
     def write(self, step: int, kind: str, values: dict[str, float]) -> None:
         """One row: the step, whether it is of training or validation, and its numbers."""
         values = {name: float(value) for name, value in values.items()}
-        points = [Summary.Value(tag=f"{kind}/{name}", simple_value=value) for name, value in values.items()]
+        points = [
+            Summary.Value(tag=f"{kind}/{name}", simple_value=value)
+            for name, value in values.items()
+        ]
         try:
             self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
-            self._events.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+            self._events.write_event(
+                Event(wall_time=time.time(), step=step, summary=Summary(value=points))
+            )
             self._events.flush()
         except OSError as error:
             raise InputError(
@@ -82,18 +91,25 @@ def read_metrics(workdir: Path) -> list[dict]:
 
 
 def curves_of(records: Sequence[dict]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """{name: {'train' or 'validation': [(step, value), ...]}} of the rows of a metrics file, in their order.
+    """{name: {'train' or 'validation': [(step, value), ...]}} of the rows of a metrics file, in
+    their order.
 
-    A row holds `step` and numbers; names that start with 'val', 'valid', 'validation', 'train' and '/', '_' or '.'
-    belong to that split, others to the row's `kind` or `split` (else training).
+    A row holds `step` and numbers; names that start with 'val', 'valid', 'validation', 'train' and
+    '/', '_' or '.' belong to that split, others to the row's `kind` or `split` (else training).
     """
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for record in records:
         for key, value in record.items():
-            if key in ("step", "split") or isinstance(value, bool) or not isinstance(value, (int, float)):
+            if (
+                key in ("step", "split")
+                or isinstance(value, bool)
+                or not isinstance(value, (int, float))
+            ):
                 continue
             split, term = _split_of(key, str(record.get("kind", record.get("split", "train"))))
-            curves.setdefault(term, {}).setdefault(split, []).append((record.get("step", math.nan), value))
+            curves.setdefault(term, {}).setdefault(split, []).append(
+                (record.get("step", math.nan), value)
+            )
     return curves
 
 

@@ -10,7 +10,8 @@ import optax
 
 from data_prep.base.errors import InputError
 
-# Top-level parameter groups that no objective reaches, and that one without a rhythm term does not reach.
+# Top-level parameter groups that no objective reaches, and that one without a rhythm term does not
+# reach.
 ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm")
 FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)
 
@@ -33,7 +34,8 @@ class TrainState:
 
 
 def make_schedule(config) -> optax.Schedule:
-    """Linear warm-up, full at step `warmup_steps`, then cosine to zero at the last step, or constant."""
+    """Linear warm-up, full at step `warmup_steps`, then cosine to zero at the last step, or
+    constant."""
     optim, steps = config.optim, config.train.steps
     warmup = min(optim.warmup_steps, steps)
 
@@ -47,18 +49,23 @@ def make_schedule(config) -> optax.Schedule:
 
 
 def decay_mask(params):
-    """Weight decay is for kernels only: not for biases, norms, the pooling query or lead directions."""
+    """Weight decay is for kernels only: not for biases, norms, the pooling query or lead
+    directions."""
     return jax.tree.map_with_path(lambda path, _: path[-1].key == "kernel", params)
 
 
 def trained_labels(params, config):
-    """'train' or 'frozen' for each parameter: what the objective does not reach is outside the optimiser altogether."""
+    """'train' or 'frozen' for each parameter: what the objective does not reach is outside the
+    optimiser altogether."""
     frozen = ALWAYS_FROZEN + (() if config.loss.lambda_rhythm > 0 else FROZEN_WITHOUT_RHYTHM_LOSS)
-    return jax.tree.map_with_path(lambda path, _: "frozen" if path[0].key in frozen else "train", params)
+    return jax.tree.map_with_path(
+        lambda path, _: "frozen" if path[0].key in frozen else "train", params
+    )
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
-    """AdamW with clipping by global norm over the trained parameters; decay on kernels, or on all of them."""
+    """AdamW with clipping by global norm over the trained parameters; decay on kernels, or on all
+    of them."""
     optim = config.optim
     train = optax.chain(
         optax.clip_by_global_norm(optim.clip_norm),
@@ -71,12 +78,14 @@ def make_optimizer(config) -> optax.GradientTransformation:
         ),
     )
     return optax.partition(
-        {"train": train, "frozen": optax.set_to_zero()}, lambda params: trained_labels(params, config)
+        {"train": train, "frozen": optax.set_to_zero()},
+        lambda params: trained_labels(params, config),
     )
 
 
 def create_state(config, model, tx, batch, max_beats: int, seed) -> TrainState:
-    """A fresh state from a seed; under jit with output shardings its parameters are born sharded."""
+    """A fresh state from a seed; under jit with output shardings its parameters are born
+    sharded."""
     variables = model.init(jax.random.key(seed), batch, batch["lead_mask"], None, max_beats)
     params = variables["params"]
     return TrainState(
@@ -90,7 +99,8 @@ def create_state(config, model, tx, batch, max_beats: int, seed) -> TrainState:
 
 
 def take_weights(state: TrainState, variables) -> tuple[TrainState, list[str]]:
-    """The state with these parameters and norm statistics where names and shapes agree, and the names that do not."""
+    """The state with these parameters and norm statistics where names and shapes agree, and the
+    names that do not."""
     new = []
 
     def take(path, mine, given):
@@ -106,7 +116,9 @@ def take_weights(state: TrainState, variables) -> tuple[TrainState, list[str]]:
 
     params = merge(state.params, variables["params"])
     if len(new) == len(jax.tree.leaves(params)):
-        raise InputError("train.start_from: no parameter of that run has the name and shape of one of this config")
+        raise InputError(
+            "train.start_from: no parameter of that run has the name and shape of one of this config"
+        )
     batch_stats = merge(state.batch_stats, variables.get("batch_stats", {}))
     ema = jax.tree.map(jnp.copy, params) if state.ema_params else {}
     return state.replace(params=params, batch_stats=batch_stats, ema_params=ema), new

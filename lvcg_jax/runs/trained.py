@@ -31,11 +31,14 @@ class Trained:
 
 
 def load_trained(checkpoint: str | Path, which: str = "lowest") -> Trained:
-    """The weights of a run directory, or packaged ones by name; an existing directory goes first."""
+    """The weights of a run directory, or packaged ones by name; an existing directory goes
+    first."""
     if which not in WHICH:
         raise InputError(f"which checkpoint is '{which}': choose {' or '.join(WHICH)}")
     run = run_place(checkpoint)
-    return _of_run(run, which) if is_remote(run) or run.is_dir() else _packaged(str(checkpoint), which)
+    return (
+        _of_run(run, which) if is_remote(run) or run.is_dir() else _packaged(str(checkpoint), which)
+    )
 
 
 def _packaged(name: str, which: str) -> Trained:
@@ -44,11 +47,14 @@ def _packaged(name: str, which: str) -> Trained:
         raise InputError(
             f"--which={which} is for run directories: of the packaged weights '{name}' there is one checkpoint only"
         )
-    return Trained(found.config, jax.device_put(found.variables, _first_device()), name, found.facts)
+    return Trained(
+        found.config, jax.device_put(found.variables, _first_device()), name, found.facts
+    )
 
 
 def _of_run(run: Path, which: str) -> Trained:
-    from lvcg_jax.runs.checkpoint import Checkpoints  # late: orbax takes a second, packaged weights do without
+    # late: orbax takes a second, packaged weights do without
+    from lvcg_jax.runs.checkpoint import Checkpoints
 
     config = load_config(run / "config.json")
     try:
@@ -62,22 +68,30 @@ def _of_run(run: Path, which: str) -> Trained:
     checkpoints = Checkpoints(run)
     try:
         state, step = checkpoints.restore_for_use(placed, which)
-    except (OSError, ValueError, KeyError) as error:  # what orbax and tensorstore raise for damaged files
+    # what orbax and tensorstore raise for damaged files
+    except (OSError, ValueError, KeyError) as error:
         raise InputError(
             f"the {which} checkpoint of {run} cannot be read ({first_line(error)[:100]}): try another --which"
         ) from None
     finally:
         checkpoints.close()
-    return Trained(config, {"params": state.eval_params, "batch_stats": state.batch_stats}, f"{run.name}@{step}")
+    return Trained(
+        config,
+        {"params": state.eval_params, "batch_stats": state.batch_stats},
+        f"{run.name}@{step}",
+    )
 
 
 def fresh_state(config: ConfigDict, seed):
     """A train state as initialised from a seed, on a batch of one empty record."""
-    from lvcg_jax.runs.state import create_state, make_optimizer  # late, as this is not for inference: optax
+    # late, as this is not for inference: optax
+    from lvcg_jax.runs.state import create_state, make_optimizer
 
     preprocess = make_preprocess(config)
     batch = empty_batch(preprocess.beat_samples)
-    return create_state(config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed)
+    return create_state(
+        config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed
+    )
 
 
 def _first_device() -> jax.sharding.Sharding:

@@ -1,11 +1,12 @@
-"""Weights that the package carries, by name: LVCG.load("paper") works offline, right after the installation.
+"""Weights that the package carries, by name: LVCG.load("paper") works offline, right after the
+installation.
 
     PACKAGED/NAME.safetensors   weights and norm statistics, half precision where that keeps their size
              NAME.json          config, preprocessing, step and facts of the training run, checksum of the weights
              NAME.md            model card
 
-`lvcg package_weights` makes them from a run directory. Wherever a checkpoint is asked for, an existing
-directory is a run; anything else is the name of packaged weights.
+`lvcg package_weights` makes them from a run directory. Wherever a checkpoint is asked for, an
+existing directory is a run; anything else is the name of packaged weights.
 """
 
 import difflib
@@ -44,7 +45,9 @@ class Packaged:
 
 def names() -> list[str]:
     """The packaged weights."""
-    return sorted({path.stem for path in PACKAGED.glob("*") if path.suffix in (".safetensors", ".json")})
+    return sorted(
+        {path.stem for path in PACKAGED.glob("*") if path.suffix in (".safetensors", ".json")}
+    )
 
 
 def is_packaged(checkpoint: str | Path) -> bool:
@@ -53,12 +56,15 @@ def is_packaged(checkpoint: str | Path) -> bool:
 
 
 def choose(checkpoint: str | Path | None, otherwise: str = "") -> str | Path:
-    """The --checkpoint of a command, or else the first of DEFAULTS, which is then said; `otherwise` ends the error."""
+    """The --checkpoint of a command, or else the first of DEFAULTS, which is then said; `otherwise`
+    ends the error."""
     if checkpoint is not None:
         return checkpoint
     name = next((name for name in DEFAULTS if name in names()), None)
     if name is None:
-        raise InputError(f"no weights '{DEFAULTS[0]}' are packaged: give --checkpoint=RUN, a run directory{otherwise}")
+        raise InputError(
+            f"no weights '{DEFAULTS[0]}' are packaged: give --checkpoint=RUN, a run directory{otherwise}"
+        )
     kind = "packaged weights" if is_packaged(name) else "run directory"
     print(f"no --checkpoint given: the {kind} '{name}'")
     return name
@@ -99,25 +105,33 @@ def read_facts(name: str) -> dict:
         raise _damaged(path, "it is no readable JSON") from None
     missing = {"format", "sha256", "config", "preprocess_hash"} - facts.keys()
     if missing or facts["format"] != FORMAT:
-        raise _damaged(path, f"no {', '.join(sorted(missing))}" if missing else f"format {facts['format']}")
+        raise _damaged(
+            path, f"no {', '.join(sorted(missing))}" if missing else f"format {facts['format']}"
+        )
     return facts
 
 
 def _damaged(path: Path, what: str) -> InputError:
-    return InputError(f"{path} is damaged ({what}): reinstall lvcg-jax (pip install --force-reinstall --no-deps)")
+    return InputError(
+        f"{path} is damaged ({what}): reinstall lvcg-jax (pip install --force-reinstall --no-deps)"
+    )
 
 
 def config_of(checkpoint: str | Path) -> ConfigDict:
     """The config of a run directory or of packaged weights."""
     run = run_place(checkpoint)
-    return load_config(run / "config.json") if is_remote(run) or run.is_dir() else load(str(checkpoint)).config
+    return (
+        load_config(run / "config.json")
+        if is_remote(run) or run.is_dir()
+        else load(str(checkpoint)).config
+    )
 
 
 def halve(x: np.ndarray) -> np.ndarray:
     """x as float16, or as it is where that would not keep its size.
 
-    The error is relative to the whole of a matrix or kernel, in which small elements matter little, and to each element
-    of a vector, as norm statistics and scales act one by one.
+    The error is relative to the whole of a matrix or kernel, in which small elements matter little,
+    and to each element of a vector, as norm statistics and scales act one by one.
     """
     if x.dtype != np.float32:
         return x
@@ -138,7 +152,9 @@ def to_bytes(variables: dict) -> bytes:
 def from_bytes(data: bytes) -> dict:
     """The inverse: params and batch_stats, in single precision."""
     tensors = read_tensors(data)
-    wide = {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in tensors.items()}
+    wide = {
+        name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in tensors.items()
+    }
     return {"params": {}, "batch_stats": {}} | unflatten_dict(wide, sep="/")
 
 

@@ -8,13 +8,18 @@ import numpy as np
 from data_prep.base.errors import InputError
 
 
-def _resample(rows: int, groups: np.ndarray | None, resamples: int, seed: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """How often each row is drawn in each resample: blocks of resamples with their row weights [m,r]."""
+def _resample(
+    rows: int, groups: np.ndarray | None, resamples: int, seed: int
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """How often each row is drawn in each resample: blocks of resamples with their row weights
+    [m,r]."""
     if groups is None:
         index, draws = np.arange(rows), rows
     else:
         if len(groups) != rows:
-            raise InputError(f"the bootstrap got {len(groups)} group ids for {rows} rows; give one id per row")
+            raise InputError(
+                f"the bootstrap got {len(groups)} group ids for {rows} rows; give one id per row"
+            )
         names, index = np.unique(np.asarray(groups), return_inverse=True)
         draws = len(names)
     rng = np.random.default_rng(seed)
@@ -27,7 +32,8 @@ def _resample(rows: int, groups: np.ndarray | None, resamples: int, seed: int) -
 
 
 def interval(samples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of bootstrap values [r], ignoring resamples without a value; (NaN, NaN) if none has one."""
+    """Percentile interval of bootstrap values [r], ignoring resamples without a value; (NaN, NaN)
+    if none has one."""
     values = samples[~np.isnan(samples)]
     if not values.size:
         return float("nan"), float("nan")
@@ -36,23 +42,30 @@ def interval(samples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 
 class PatientBootstrap:
-    """Resamples whole patients, the same ones for every method, so that differences between methods are paired."""
+    """Resamples whole patients, the same ones for every method, so that differences between methods
+    are paired."""
 
     def __init__(self, patients: Sequence[str], resamples: int = 1000, seed: int = 0):
         names, self.patient = np.unique(np.asarray(patients).astype(str), return_inverse=True)
         self.count = len(names)
-        self.drawn = np.random.default_rng(seed).integers(0, self.count, (resamples, self.count))  # [r,m]
+        # [r,m]
+        self.drawn = np.random.default_rng(seed).integers(0, self.count, (resamples, self.count))
 
     def summary(self, values: np.ndarray) -> dict[str, float]:
-        """Rows [k] -> mean over rows and median over patients, each with its 95% interval; rows of NaN are left out."""
+        """Rows [k] -> mean over rows and median over patients, each with its 95% interval; rows of
+        NaN are left out."""
         there = np.isfinite(values)
         total = np.bincount(self.patient[there], values[there], self.count)
         rows = np.bincount(self.patient[there], minlength=self.count)
         known = rows > 0
         if not known.any():
-            return dict.fromkeys(("mean", "low", "high", "median", "median_low", "median_high"), math.nan)
+            return dict.fromkeys(
+                ("mean", "low", "high", "median", "median_low", "median_high"), math.nan
+            )
         weight = np.maximum(rows[self.drawn].sum(1), 1)
-        low, high = interval(np.where(rows[self.drawn].any(1), total[self.drawn].sum(1) / weight, np.nan))
+        low, high = interval(
+            np.where(rows[self.drawn].any(1), total[self.drawn].sum(1) / weight, np.nan)
+        )
         each = np.where(known, total / np.maximum(rows, 1), np.nan)  # [m]
         resampled = each[self.drawn]
         resampled = resampled[np.isfinite(resampled).any(1)]

@@ -8,13 +8,15 @@ from data_prep.base.errors import InputError
 
 
 def mean_and_scale(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of features [m,d]; infinite for a constant one, so that it says nothing."""
+    """Mean and standard deviation of features [m,d]; infinite for a constant one, so that it says
+    nothing."""
     mean, scale = x.mean(0), x.std(0)
     return mean, np.where(scale > 1e-6 * (np.abs(x).max(0) + 1e-30), scale, np.inf)
 
 
 def unit_rows(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Features [...,d] centred, scaled and of length one: a product of two is their cosine. Zeros stay zeros."""
+    """Features [...,d] centred, scaled and of length one: a product of two is their cosine. Zeros
+    stay zeros."""
     x = (np.asarray(x, np.float64) - mean) / scale
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
@@ -34,7 +36,8 @@ class Pca:
 
 
 def fit_pca(x: np.ndarray, components: int = 256) -> Pca:
-    """Principal axes of rows [m,D]; fewer than asked when the rows span fewer dimensions. Signs are fixed."""
+    """Principal axes of rows [m,D]; fewer than asked when the rows span fewer dimensions. Signs are
+    fixed."""
     x = np.asarray(x, np.float64)
     if len(x) < 2 or not np.isfinite(x).all():
         raise InputError(f"PCA needs at least two rows of finite numbers, got {x.shape}")
@@ -50,4 +53,6 @@ def fit_pca(x: np.ndarray, components: int = 256) -> Pca:
     keep = np.flatnonzero(variance > 1e-10 * max(variance[0], 1e-300))[:components]
     variance, axes = variance[keep], axes[:, keep]
     largest = axes[np.abs(axes).argmax(0), np.arange(len(keep))]
-    return Pca(mean, axes * np.where(largest < 0, -1.0, 1.0), variance, float(np.square(x).sum() / m))
+    return Pca(
+        mean, axes * np.where(largest < 0, -1.0, 1.0), variance, float(np.square(x).sum() / m)
+    )

@@ -3,14 +3,15 @@
     lvcg ablate --base=configs/pretrain.py --data=SHARDS --steps=2000 --seeds=3 --out=runs/ablations
     lvcg ablate ... --only=ecg_space,no_temporal --data=vcg_peaks:SHARDS_WITH_VCG_PEAKS
 
-Every variant is the base config with one change of configs/ablations.py, trained for --steps with each of --seeds
-seeds (0, 1, ...) on the same batches of records, warmed up for a tenth of the steps at most. Its last checkpoint
-embeds the data set, and a ridge probe reads out every task. Beside them: the base with random weights, and the median
-beat.
-A variant that changes the preprocessing (vcg_peaks, record_norm) needs shards of its own: --data=NAME:SHARDS. Without
-them, or if it fails, its row of the table says why; the row of missing shards gives the command that builds them.
+Every variant is the base config with one change of configs/ablations.py, trained for --steps with
+each of --seeds seeds (0, 1, ...) on the same batches of records, warmed up for a tenth of the steps
+at most. Its last checkpoint embeds the data set, and a ridge probe reads out every task. Beside
+them: the base with random weights, and the median beat. A variant that changes the preprocessing
+(vcg_peaks, record_norm) needs shards of its own: --data=NAME:SHARDS. Without them, or if it fails,
+its row of the table says why; the row of missing shards gives the command that builds them.
 
-In --out: ablations.md and ablations.json, embeddings/ and runs/. The same command again goes on where it was stopped.
+In --out: ablations.md and ablations.json, embeddings/ and runs/. The same command again goes on
+where it was stopped.
 """
 
 import json
@@ -46,16 +47,29 @@ from lvcg_jax.studies.trials import (
     run_of,
     variant_features,
 )
-from lvcg_jax.text.tables import auroc_row, cells_of, fractions_of, gain_row, markdown_table, percent, points
+from lvcg_jax.text.tables import (
+    auroc_row,
+    cells_of,
+    fractions_of,
+    gain_row,
+    markdown_table,
+    percent,
+    points,
+)
 
 ABLATIONS_FILE = "configs/ablations.py"
 
 
-def variant_tables(variant: Variant, seeds: int, out: Path, drop_checkpoints: bool, done: Callable) -> list[Table]:
-    """The embeddings of one variant, a table for each seed; what is in `out` already is not made again."""
+def variant_tables(
+    variant: Variant, seeds: int, out: Path, drop_checkpoints: bool, done: Callable
+) -> list[Table]:
+    """The embeddings of one variant, a table for each seed; what is in `out` already is not made
+    again."""
     tables = []
     for seed in range(seeds):
-        tables.append(variant_features(variant, seed, out, drop_checkpoints=drop_checkpoints).table(out))
+        tables.append(
+            variant_features(variant, seed, out, drop_checkpoints=drop_checkpoints).table(out)
+        )
         done()
     return tables
 
@@ -69,15 +83,19 @@ def control_tables(base: Variant, seeds: int, out: Path, done: Callable) -> dict
     return {RANDOM: random, MEDIAN: [median_features(base).table(out)]}
 
 
-def common_rows(tables: dict[str, list[Table]]) -> tuple[Table, dict[str, list[np.ndarray]], list[str]]:
-    """The base's table and everybody's features [m,d], on the rows that all have; and a note if some do not."""
+def common_rows(
+    tables: dict[str, list[Table]],
+) -> tuple[Table, dict[str, list[np.ndarray]], list[str]]:
+    """The base's table and everybody's features [m,d], on the rows that all have; and a note if
+    some do not."""
     base = tables[BASE][0]
     every = [table for several in tables.values() for table in several]
     shared = set(base.keys).intersection(*(table.keys for table in every))
     cut = lambda table: take_rows(table, np.array([key in shared for key in table.keys]))  # noqa: E731
     first = cut(base)
     features = {
-        name: [align_features(first, cut(table), name) for table in several] for name, several in tables.items()
+        name: [align_features(first, cut(table), name) for table in several]
+        for name, several in tables.items()
     }
     lost = max(len(table.keys) for table in every) - len(shared)
     notes = [f"{lost} rows that not all data sets have are left out."] if lost else []
@@ -86,7 +104,11 @@ def common_rows(tables: dict[str, list[Table]]) -> tuple[Table, dict[str, list[n
 
 def final_validation(variant: Variant, seeds: int, out: Path) -> list[dict | None]:
     """The last validation of each seed's run, None where there is none."""
-    return [last_validation(run_of(variant, seed, out)[2]) for seed in range(seeds) if variant.config is not None]
+    return [
+        last_validation(run_of(variant, seed, out)[2])
+        for seed in range(seeds)
+        if variant.config is not None
+    ]
 
 
 def to_text(document: dict) -> str:
@@ -103,12 +125,25 @@ def to_text(document: dict) -> str:
     rows = []
     for v in variants:
         r2 = [f"{row['ecg_r2']:.3f}" if row else "-" for row in v["validation"]]
-        rows.append([v["name"], v["change"] or "-", ", ".join(r2) if not v["reason"] else f"not run: {v['reason']}"])
-    lines += markdown_table(["variant", "change", "R2 of hidden leads in validation, by seed"], rows)
+        rows.append(
+            [
+                v["name"],
+                v["change"] or "-",
+                ", ".join(r2) if not v["reason"] else f"not run: {v['reason']}",
+            ]
+        )
+    lines += markdown_table(
+        ["variant", "change", "R2 of hidden leads in validation, by seed"], rows
+    )
     for result in results:
         fractions = fractions_of([result])
         if not fractions:
-            lines += [f"**{result['task']}**: no result", "", *(f"- {note}" for note in result["notes"]), ""]
+            lines += [
+                f"**{result['task']}**: no result",
+                "",
+                *(f"- {note}" for note in result["notes"]),
+                "",
+            ]
             continue
         most, rows = fractions[-1], []
         for model in result["models"]:
@@ -116,7 +151,11 @@ def to_text(document: dict) -> str:
             seeds = " ".join(points(value) for value in cell.get("per_fit", [cell["macro_auroc"]]))
             gain = gain_row(result, model, fractions)[-1] if model != BASE else "-"
             rows.append([model, *auroc_row(result, model, fractions), gain, seeds])
-        head = [*map(percent, fractions), f"{BASE} - it, {percent(most)}", f"by seed, {percent(most)}"]
+        head = [
+            *map(percent, fractions),
+            f"{BASE} - it, {percent(most)}",
+            f"by seed, {percent(most)}",
+        ]
         lines += [f"**{result['task']}**", "", *markdown_table(["variant", *head], rows)]
         lines += [f"- {note}" for note in result["notes"]] + ([""] if result["notes"] else [])
     return "\n".join([*lines, *(f"- {note}" for note in document["notes"])])
@@ -125,23 +164,59 @@ def to_text(document: dict) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("ablate", __doc__)
     add = parser.add_argument
-    add("--base", required=True, metavar="CONFIG", help="config that is ablated, e.g. configs/pretrain.py:demo")
-    add("--data", required=True, action="append", metavar="[NAME:]SHARDS", help="shards of the base, or of one variant")
+    add(
+        "--base",
+        required=True,
+        metavar="CONFIG",
+        help="config that is ablated, e.g. configs/pretrain.py:demo",
+    )
+    add(
+        "--data",
+        required=True,
+        action="append",
+        metavar="[NAME:]SHARDS",
+        help="shards of the base, or of one variant",
+    )
     add("--steps", required=True, type=int, help="training steps of every variant")
     add("--seeds", type=int, default=3, help="trainings of every variant (default 3)")
     add("--out", required=True, type=Path, help="folder for tables, embeddings and runs")
     add("--only", metavar="A,B", help="ablations to run (default: all)")
-    add("--ablations", metavar="FILE", default=ABLATIONS_FILE, help="file of changes (default configs/ablations.py)")
+    add(
+        "--ablations",
+        metavar="FILE",
+        default=ABLATIONS_FILE,
+        help="file of changes (default configs/ablations.py)",
+    )
     add("--task", default="all", help="label tasks to probe, comma-separated, or all (default)")
-    add("--fractions", default="0.01,0.1,1", help="fractions of the training labels (default 0.01,0.1,1)")
-    add("--probe_seeds", type=int, default=3, help="label subsets drawn for each fraction (default 3)")
-    add("--drop_checkpoints", action="store_true", help="delete the checkpoints of a run once it has embedded the data")
-    add("--page", metavar="FILE", help="also write the tables as a section of this page, e.g. docs/results.md")
+    add(
+        "--fractions",
+        default="0.01,0.1,1",
+        help="fractions of the training labels (default 0.01,0.1,1)",
+    )
+    add(
+        "--probe_seeds",
+        type=int,
+        default=3,
+        help="label subsets drawn for each fraction (default 3)",
+    )
+    add(
+        "--drop_checkpoints",
+        action="store_true",
+        help="delete the checkpoints of a run once it has embedded the data",
+    )
+    add(
+        "--page",
+        metavar="FILE",
+        help="also write the tables as a section of this page, e.g. docs/results.md",
+    )
     args = parser.parse_args(argv)
     if args.steps < 1 or args.seeds < 1 or args.probe_seeds < 1:
         raise InputError("--steps, --seeds and --probe_seeds must be 1 or more")
     fractions, changes = parse_fractions(args.fractions), read_changes(args.ablations)
-    only, data = parse_only(args.only, list(changes), "ablation"), parse_data(args.data, list(changes))
+    only, data = (
+        parse_only(args.only, list(changes), "ablation"),
+        parse_data(args.data, list(changes)),
+    )
     tasks, corpus = parse_tasks(args.task, data[BASE]), read_metadata(data[BASE])["corpus"]
     logging.set_verbosity(logging.WARNING)
 
@@ -155,7 +230,9 @@ def main(argv: list[str] | None = None) -> int:
                 continue
             bar.set_postfix_str(variant.name)
             try:
-                tables[variant.name] = variant_tables(variant, args.seeds, args.out, args.drop_checkpoints, bar.update)
+                tables[variant.name] = variant_tables(
+                    variant, args.seeds, args.out, args.drop_checkpoints, bar.update
+                )
             except Stopped:
                 print(f"stopped in '{variant.name}': the same command goes on from here")
                 return 0
@@ -167,10 +244,15 @@ def main(argv: list[str] | None = None) -> int:
     first, features, notes = common_rows(tables)
     parts = {name: several[0].part_sizes for name, several in tables.items()}
     options = {"fractions": fractions, "seeds": args.probe_seeds, "parts": parts, "progress": True}
-    results = [probe_task(features, first, task, **options) for task in progress_bar(tasks, unit="task", desc="probe")]
+    results = [
+        probe_task(features, first, task, **options)
+        for task in progress_bar(tasks, unit="task", desc="probe")
+    ]
     document = {
         "format": "lvcg-ablate-1",
-        "base": f"`{args.base}`" if not Path(args.base).is_absolute() else f"`{Path(args.base).name}`",
+        "base": f"`{args.base}`"
+        if not Path(args.base).is_absolute()
+        else f"`{Path(args.base).name}`",
         "corpus": corpus,
         "steps": args.steps,
         "batch_size": variants[0].config.data.batch_size,

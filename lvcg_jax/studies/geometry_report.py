@@ -1,21 +1,23 @@
-"""How well a set of lead directions describes real hearts: held against the Frank leads that PTB measured.
+"""How well a set of lead directions describes real hearts: held against the Frank leads that PTB
+measured.
 
     lvcg geometry_report --raw=PTB --out=geometry.md --save_fit=fit.json
     python -m lvcg_jax.train --config=configs/pretrain.py --config.geometry.matrix=fit.json ...
 
-PTB records hold the twelve leads and vx, vy, vz of Frank's own electrodes. For every geometry ('paper', 'dower', two
-fitted ones, and any file of --geometry) and for leads in mV and z-scored:
+PTB records hold the twelve leads and vx, vy, vz of Frank's own electrodes. For every geometry
+('paper', 'dower', two fitted ones, and any file of --geometry) and for leads in mV and z-scored:
 
 - r with vx, vy, vz of the heart vector lifted from all twelve leads;
 - R2 of lift + project on the twelve leads: how much of them three numbers a sample can hold;
 - R2, MSE and MAE of the other leads from the visible ones (II, V2, V5), with two controls that know no geometry: linear
   regression, and the visible lead that is most correlated in training patients (with its sign).
 
-One value a patient (first record, first 10 s, resampled to 100 Hz, 0.67-40 Hz; R2 = 1 - squared error / variance, both
-summed over leads and samples); then over patients the median (of MSE and MAE, as usual, the mean), with a bootstrap
-interval over patients. What is fitted never sees the patient that it is scored on: patients fall into folds by a hash
-of their id, and in a fit every patient counts alike. 'normalise=record' divides all leads of a record by one number,
-which changes no r and no R2: its values are those in mV.
+One value a patient (first record, first 10 s, resampled to 100 Hz, 0.67-40 Hz; R2 = 1 - squared
+error / variance, both summed over leads and samples); then over patients the median (of MSE and
+MAE, as usual, the mean), with a bootstrap interval over patients. What is fitted never sees the
+patient that it is scored on: patients fall into folds by a hash of their id, and in a fit every
+patient counts alike. 'normalise=record' divides all leads of a record by one number, which changes
+no r and no R2: its values are those in mV.
 """
 
 import sys
@@ -41,7 +43,14 @@ RATE, SECONDS, BAND, ORDER = 100.0, 10.0, (0.67, 40.0), 3
 MAX_MV, MAX_GAP, FLAT_SHARE, FLAT_MV = 20.0, 0.1, 0.5, 0.03  # as in data_prep.ecg.preprocess
 EPS = 1e-4
 COLUMNS = ("r_x", "r_y", "r_z", "r2_all", "r2", "mse", "mae")
-ROWS = ("paper", "dower", "fit", "fit12", "linear regression, no geometry", "copy the best visible lead")
+ROWS = (
+    "paper",
+    "dower",
+    "fit",
+    "fit12",
+    "linear regression, no geometry",
+    "copy the best visible lead",
+)
 FEWEST_PATIENTS = 10
 
 
@@ -56,26 +65,32 @@ class Hearts:
 
 
 def load_hearts(raw: str | Path, progress: bool = True) -> Hearts:
-    """The first record of every patient of a PTB folder; those without all fifteen signals are named in left_out."""
+    """The first record of every patient of a PTB folder; those without all fifteen signals are
+    named in left_out."""
     corpus = open_corpus("ptb", raw)
     first = {}
     for ref in sorted(corpus.refs, key=lambda ref: (ref.patient_id, ref.record_id)):
         first.setdefault(ref.patient_id, ref)
     kept, left_out = {}, []
-    for patient, ref in progress_bar(first.items(), desc="patients", unit="patient", disable=not progress):
+    for patient, ref in progress_bar(
+        first.items(), desc="patients", unit="patient", disable=not progress
+    ):
         try:
             kept[patient] = prepare(corpus.load(ref))
         except InputError as error:
             left_out.append(f"{patient}: {error}")
     if len(kept) < FEWEST_PATIENTS:
         why = f" ({left_out[0]})" if left_out else ""
-        raise InputError(f"{raw}: {len(kept)} patients with 12 leads and vx, vy, vz; at least {FEWEST_PATIENTS}{why}")
+        raise InputError(
+            f"{raw}: {len(kept)} patients with 12 leads and vx, vy, vz; at least {FEWEST_PATIENTS}{why}"
+        )
     both = np.stack(list(kept.values()))
     return Hearts(tuple(kept), both[:, : len(LEADS)], both[:, len(LEADS) :], tuple(left_out))
 
 
 def prepare(record: Record) -> np.ndarray:
-    """Twelve leads and Frank's three [15,T] of a record: 100 Hz, band-passed, the first ten seconds."""
+    """Twelve leads and Frank's three [15,T] of a record: 100 Hz, band-passed, the first ten
+    seconds."""
     there = {canonical(name) or name.strip().lower(): i for i, name in enumerate(record.leads)}
     absent = [name for name in (*LEADS, *FRANK) if name not in there]
     if absent:
@@ -90,12 +105,15 @@ def prepare(record: Record) -> np.ndarray:
     bad = lost[:, window].any(1) | signal.find_flat(x[:, window], record.rate, FLAT_SHARE)
     bad |= signal.find_quiet(filtered, FLAT_MV)
     if bad.any():
-        raise InputError(f"record {record.record_id}: {(*LEADS, *FRANK)[int(bad.argmax())]} is flat or has gaps")
+        raise InputError(
+            f"record {record.record_id}: {(*LEADS, *FRANK)[int(bad.argmax())]} is flat or has gaps"
+        )
     return filtered
 
 
 def z_score(leads: np.ndarray) -> np.ndarray:
-    """Every lead [r,12,T] with mean 0 and variance 1, as the model sees it with normalise='lead'."""
+    """Every lead [r,12,T] with mean 0 and variance 1, as the model sees it with
+    normalise='lead'."""
     return (leads - leads.mean(-1, keepdims=True)) / leads.std(-1, keepdims=True)
 
 
@@ -112,7 +130,8 @@ def fit_frank(leads: np.ndarray, frank: np.ndarray) -> np.ndarray:
 
 
 def fit_leads(leads: np.ndarray) -> np.ndarray:
-    """Lead directions [12,3] from the twelve leads alone: the three dimensions that hold most of them.
+    """Lead directions [12,3] from the twelve leads alone: the three dimensions that hold most of
+    them.
 
     Such a factorisation leaves the axes open; they are those nearest to Dower's.
     """
@@ -122,7 +141,8 @@ def fit_leads(leads: np.ndarray) -> np.ndarray:
 
 
 def fit_regression(leads: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Weights [12,12] that predict every lead from the visible ones, by least squares; hidden columns are zero."""
+    """Weights [12,12] that predict every lead from the visible ones, by least squares; hidden
+    columns are zero."""
     inner = np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
     weights = np.zeros_like(inner)
     weights[:, visible] = np.linalg.solve(inner[np.ix_(visible, visible)], inner[visible]).T
@@ -130,10 +150,12 @@ def fit_regression(leads: np.ndarray, visible: np.ndarray) -> np.ndarray:
 
 
 def fit_copy(leads: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Weights [12,12] that copy, for every lead, the visible one of highest |correlation|, with its sign."""
+    """Weights [12,12] that copy, for every lead, the visible one of highest |correlation|, with
+    its sign."""
     inner = np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
     scale = np.sqrt(np.diag(inner))
-    correlation = np.where(visible, inner / np.outer(scale, scale), 0.0)  # [12,12], hidden columns 0
+    # [12,12], hidden columns 0
+    correlation = np.where(visible, inner / np.outer(scale, scale), 0.0)
     best = np.abs(correlation).argmax(1)
     weights = np.zeros_like(inner)
     weights[np.arange(len(LEADS)), best] = np.sign(correlation[np.arange(len(LEADS)), best])
@@ -144,17 +166,31 @@ def score_prediction(truth: np.ndarray, predicted: np.ndarray) -> tuple[float, f
     """R2 (leads pooled), MSE and MAE of leads [l,T]."""
     error = truth - predicted
     spread = truth - truth.mean(1, keepdims=True)
-    return 1 - float((error**2).sum() / (spread**2).sum()), float((error**2).mean()), float(np.abs(error).mean())
+    return (
+        1 - float((error**2).sum() / (spread**2).sum()),
+        float((error**2).mean()),
+        float(np.abs(error).mean()),
+    )
 
 
-def score_geometry(a: np.ndarray, leads: np.ndarray, frank: np.ndarray, visible: np.ndarray) -> list[float]:
-    """The values of COLUMNS of one record: leads [12,T] in mV or z-scored, measured vector [3,T]."""
+def score_geometry(
+    a: np.ndarray, leads: np.ndarray, frank: np.ndarray, visible: np.ndarray
+) -> list[float]:
+    """The values of COLUMNS of one record: leads [12,T] in mV or z-scored, measured vector
+    [3,T]."""
     every = np.ones(len(LEADS), bool)
     vcg = lift_matrix(a, every, EPS) @ leads
-    correlations = [float(np.corrcoef(lifted, measured)[0, 1]) for lifted, measured in zip(vcg, frank, strict=True)]
+    correlations = [
+        float(np.corrcoef(lifted, measured)[0, 1])
+        for lifted, measured in zip(vcg, frank, strict=True)
+    ]
     from_few = a @ (lift_matrix(a, visible, EPS) @ leads)
     hidden = ~visible
-    return [*correlations, score_prediction(leads, a @ vcg)[0], *score_prediction(leads[hidden], from_few[hidden])]
+    return [
+        *correlations,
+        score_prediction(leads, a @ vcg)[0],
+        *score_prediction(leads[hidden], from_few[hidden]),
+    ]
 
 
 def score_weights(weights: np.ndarray, leads: np.ndarray, visible: np.ndarray) -> list[float]:
@@ -164,12 +200,15 @@ def score_weights(weights: np.ndarray, leads: np.ndarray, visible: np.ndarray) -
 
 
 def cross_fit(hearts: Hearts, folds: int, fit: Callable, score: Callable) -> np.ndarray:
-    """Scores [r,c]: `fit(training rows)` on the patients of the other folds, `score(fitted, row)` on each patient."""
+    """Scores [r,c]: `fit(training rows)` on the patients of the other folds, `score(fitted, row)`
+    on each patient."""
     fold = np.array([fold_of(patient, folds) for patient in hearts.patients])
     values: dict[int, list[float]] = {}
     for k in np.unique(fold):
         if (fold != k).sum() < 2:
-            raise InputError(f"{len(fold)} patients in {folds} folds leave nobody to fit on: give more --folds")
+            raise InputError(
+                f"{len(fold)} patients in {folds} folds leave nobody to fit on: give more --folds"
+            )
         fitted = fit(fold != k)
         values.update({i: score(fitted, i) for i in np.flatnonzero(fold == k)})
     return np.array([values[i] for i in range(len(fold))])
@@ -178,7 +217,8 @@ def cross_fit(hearts: Hearts, folds: int, fit: Callable, score: Callable) -> np.
 def evaluate(
     hearts: Hearts, visible: np.ndarray, geometries: Sequence[str] = (), folds: int = 5
 ) -> dict[tuple[str, str], np.ndarray]:
-    """{(row, 'mV' or 'z-scored'): scores [r,7] in the order of COLUMNS}: geometries, then controls."""
+    """{(row, 'mV' or 'z-scored'): scores [r,7] in the order of COLUMNS}: geometries, then
+    controls."""
     table = {}
     size = np.sqrt((hearts.frank**2).mean((1, 2), keepdims=True))
     for unit, x, vector in (
@@ -192,8 +232,13 @@ def evaluate(
         def controlled(weights, i, x=x):
             return score_weights(weights, x[i], visible)
 
-        rows = {name: np.array([scored(lead_matrix(name), i) for i in range(len(x))]) for name in ("paper", "dower")}
-        rows["fit"] = cross_fit(hearts, folds, lambda r, x=x, v=vector: fit_frank(x[r], v[r]), scored)
+        rows = {
+            name: np.array([scored(lead_matrix(name), i) for i in range(len(x))])
+            for name in ("paper", "dower")
+        }
+        rows["fit"] = cross_fit(
+            hearts, folds, lambda r, x=x, v=vector: fit_frank(x[r], v[r]), scored
+        )
         rows["fit12"] = cross_fit(hearts, folds, lambda r, x=x: fit_leads(x[r]), scored)
         for name in geometries:
             rows[Path(name).name] = np.array([scored(lead_matrix(name), i) for i in range(len(x))])
@@ -204,13 +249,18 @@ def evaluate(
     return table
 
 
-def bootstrap(values: np.ndarray, statistic: Callable = np.median, resamples: int = 1000) -> tuple[float, float, float]:
-    """A statistic over patients [r] with its 95% interval; the same patients are drawn for every row of the report."""
+def bootstrap(
+    values: np.ndarray, statistic: Callable = np.median, resamples: int = 1000
+) -> tuple[float, float, float]:
+    """A statistic over patients [r] with its 95% interval; the same patients are drawn for every
+    row of the report."""
     drawn = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
     return float(statistic(values)), *interval(statistic(values[drawn], axis=1))
 
 
-def report(table: dict[tuple[str, str], np.ndarray], hearts: Hearts, visible: np.ndarray, folds: int) -> str:
+def report(
+    table: dict[tuple[str, str], np.ndarray], hearts: Hearts, visible: np.ndarray, folds: int
+) -> str:
     """The scores as a Markdown page."""
     names = [lead for lead, shown in zip(LEADS, visible, strict=True) if shown]
     few = f"{len(LEADS) - len(names)} leads from {', '.join(names)}"
@@ -230,8 +280,12 @@ def report(table: dict[tuple[str, str], np.ndarray], hearts: Hearts, visible: np
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for (name, unit), values in table.items():
-        cells = ["" if np.isnan(column).all() else _cell(*bootstrap(column)) for column in values.T[:5]]
-        cells += [_cell(*bootstrap(column, np.mean), digits=4 - (unit != "mV")) for column in values.T[5:]]
+        cells = [
+            "" if np.isnan(column).all() else _cell(*bootstrap(column)) for column in values.T[:5]
+        ]
+        cells += [
+            _cell(*bootstrap(column, np.mean), digits=4 - (unit != "mV")) for column in values.T[5:]
+        ]
         lines.append(f"| {name} | {unit} | {' | '.join(cells)} |")
     if hearts.left_out:
         lines += ["", f"Left out: {'; '.join(hearts.left_out)}."]
@@ -243,19 +297,25 @@ def _cell(value: float, low: float, high: float, digits: int = 3) -> str:
 
 
 def fit_to_save(hearts: Hearts) -> tuple[np.ndarray, int]:
-    """Lead directions [12,3] in mV, in Frank's axes, fitted on the training patients of a data_prep.build split.
+    """Lead directions [12,3] in mV, in Frank's axes, fitted on the training patients of a
+    data_prep.build split.
 
-    So a run with this geometry can still be tested on PTB's validation and test patients. Also how many those are.
+    So a run with this geometry can still be tested on PTB's validation and test patients. Also how
+    many those are.
     """
     rows = np.array([split_of_patient(patient) == "train" for patient in hearts.patients])
     if rows.sum() < FEWEST_PATIENTS:
-        raise InputError(f"{rows.sum()} training patients are too few to fit lead directions: give a larger PTB folder")
+        raise InputError(
+            f"{rows.sum()} training patients are too few to fit lead directions: give a larger PTB folder"
+        )
     return fit_frank(hearts.leads[rows], hearts.frank[rows]), int(rows.sum())
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("geometry_report", __doc__)
-    parser.add_argument("--raw", required=True, help="folder of PTB Diagnostic (patient001/..., with .dat and .xyz)")
+    parser.add_argument(
+        "--raw", required=True, help="folder of PTB Diagnostic (patient001/..., with .dat and .xyz)"
+    )
     parser.add_argument(
         "--geometry",
         action="append",
@@ -263,10 +323,16 @@ def main(argv: list[str] | None = None) -> int:
         help="one more geometry beside paper, dower and the fits, may be repeated: a file, JSON {'I': [x, y, z], ...}"
         " or CSV lead,x,y,z, in Frank's axes, where lead = x*vx + y*vy + z*vz (not the inverse, leads to vector)",
     )
-    parser.add_argument("--visible", default="II,V2,V5", help="leads that the others are predicted from (II,V2,V5)")
-    parser.add_argument("--folds", type=int, default=5, help="folds of patients for what is fitted (default 5)")
+    parser.add_argument(
+        "--visible", default="II,V2,V5", help="leads that the others are predicted from (II,V2,V5)"
+    )
+    parser.add_argument(
+        "--folds", type=int, default=5, help="folds of patients for what is fitted (default 5)"
+    )
     parser.add_argument("--out", help="Markdown file to write as well")
-    parser.add_argument("--save_fit", help="JSON file for the fitted lead directions, for --config.geometry.matrix")
+    parser.add_argument(
+        "--save_fit", help="JSON file for the fitted lead directions, for --config.geometry.matrix"
+    )
     args = parser.parse_args(argv)
     visible = np.isin(LEADS, parse_leads(args.visible))
     if visible.all():

@@ -1,10 +1,12 @@
-"""Moved electrodes: a trained model that believes in other lead directions than those it was trained with.
+"""Moved electrodes: a trained model that believes in other lead directions than those it was
+trained with.
 
     noise      every entry of A [12,3] plus a normal number times the level; a seed gives one direction to go in
     rotation   every lead direction turned by an angle about one axis, which the seed draws
 
-Embeddings only lift, so there A is changed in the lift. Derived leads are lifted and projected: the model believes in
-the changed A altogether ('lift_and_project'), or lifts with it and projects with the true one ('lift_only').
+Embeddings only lift, so there A is changed in the lift. Derived leads are lifted and projected: the
+model believes in the changed A altogether ('lift_and_project'), or lifts with it and projects with
+the true one ('lift_only').
 """
 
 import copy
@@ -20,7 +22,8 @@ from lvcg_jax.reconstruct.methods import NetworkLeads
 
 
 def add_noise(a: np.ndarray, level: float, seed: int) -> np.ndarray:
-    """A [12,3] with normal noise of standard deviation `level` on each entry; levels of one seed lie on one line."""
+    """A [12,3] with normal noise of standard deviation `level` on each entry; levels of one seed
+    lie on one line."""
     return a + level * np.random.default_rng(seed).standard_normal(a.shape)
 
 
@@ -35,7 +38,8 @@ def rotate(a: np.ndarray, degrees: float, seed: int) -> np.ndarray:
 
 
 class MovedElectrodes(Network):
-    """The network with its lift and its projection as variables, so that one compilation serves every geometry."""
+    """The network with its lift and its projection as variables, so that one compilation serves
+    every geometry."""
 
     def setup(self):
         super().setup()
@@ -47,7 +51,10 @@ def move(model: LVCG, lift: np.ndarray, project: np.ndarray) -> LVCG:
     """The same weights with lead directions [12,3] to lift with and [12,3] to project with."""
     names = [f.name for f in dataclasses.fields(Network) if f.name not in ("parent", "name")]
     fields = {name: getattr(model.model, name) for name in names} | {"learnable_geometry": False}
-    geometry = {"table": lift_table(lift, model.model.eps).astype(np.float32), "directions": project.astype(np.float32)}
+    geometry = {
+        "table": lift_table(lift, model.model.eps).astype(np.float32),
+        "directions": project.astype(np.float32),
+    }
     moved = copy.copy(model)
     moved.model = MovedElectrodes(**fields)
     moved.variables = {**model.variables, "geometry": geometry}
@@ -55,7 +62,8 @@ def move(model: LVCG, lift: np.ndarray, project: np.ndarray) -> LVCG:
 
 
 class ProjectedLeads:
-    """A LeadMethod: the heart vector that a model decodes, lifted with one geometry and projected with several."""
+    """A LeadMethod: the heart vector that a model decodes, lifted with one geometry and projected
+    with several."""
 
     def __init__(self, model: LVCG, lift: np.ndarray, projections: dict[str, np.ndarray]):
         self.projections, self.units = projections, {name: "z" for name in projections}
@@ -67,4 +75,7 @@ class ProjectedLeads:
 
     def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
         vectors = [x[:3] for x in self._network.predict(windows)["vcg"]]  # [3,T] each
-        return {name: [a.astype(np.float32) @ v for v in vectors] for name, a in self.projections.items()}
+        return {
+            name: [a.astype(np.float32) @ v for v in vectors]
+            for name, a in self.projections.items()
+        }

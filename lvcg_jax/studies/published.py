@@ -1,7 +1,9 @@
-"""Figures that others have published, to stand beside ours: macro AUROC by corpus, task and share of training labels.
+"""Figures that others have published, to stand beside ours: macro AUROC by corpus, task and share
+of training labels.
 
-They are on the corpora's usual splits (PTB-XL: folds 1-8 train, 9 validation, 10 test) and mostly from models that were
-pre-trained on other and larger data, so they give a scale, not a paired comparison.
+They are on the corpora's usual splits (PTB-XL: folds 1-8 train, 9 validation, 10 test) and mostly
+from models that were pre-trained on other and larger data, so they give a scale, not a paired
+comparison.
 """
 
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ class Published:
 
     name: str
     source: str
-    scores: dict[tuple[str, str], dict[float, float]]  # (corpus, task) -> {share of labels: macro AUROC x 100}
+    # (corpus, task) -> {share of labels: macro AUROC x 100}
+    scores: dict[tuple[str, str], dict[float, float]]
 
 
 def _shares(one: float, ten: float, all_labels: float) -> dict[float, float]:
@@ -83,4 +86,7 @@ def published_for(corpus: str, task: str) -> list[tuple[Published, dict[float, f
 
 def in_order(tasks) -> list[str]:
     """Tasks in the order of the usual tables, then the others by name."""
-    return sorted(tasks, key=lambda task: (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task))
+    return sorted(
+        tasks,
+        key=lambda task: (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task),
+    )

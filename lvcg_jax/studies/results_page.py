@@ -1,4 +1,5 @@
-"""The text of the results page, made from the numbers of lvcg_jax/results.py and from nothing else."""
+"""The text of the results page, made from the numbers of lvcg_jax/results.py and from nothing
+else."""
 
 from lvcg_jax.studies.published import CAVEAT, published_for
 from lvcg_jax.text.tables import (
@@ -25,7 +26,16 @@ def section_text(document: dict) -> str:
     fractions, seeds = fractions_of(results), results[0]["seeds"]
     head = [percent(f) for f in fractions]
     parts = [model for model in results[0]["models"] if model not in (MODEL, *CONTROLS)]
-    lines = [f"## {document['name']}", "", "```bash", document["command"], "```", "", *_facts(document), ""]
+    lines = [
+        f"## {document['name']}",
+        "",
+        "```bash",
+        document["command"],
+        "```",
+        "",
+        *_facts(document),
+        "",
+    ]
 
     lines += ["### Test macro AUROC x 100", ""]
     lines += [
@@ -37,19 +47,30 @@ def section_text(document: dict) -> str:
     rows = []
     for result in results:
         task = result["task"]
-        rows += [[task, model, *auroc_row(result, model, fractions)] for model in (MODEL, *CONTROLS, *parts)]
+        rows += [
+            [task, model, *auroc_row(result, model, fractions)]
+            for model in (MODEL, *CONTROLS, *parts)
+        ]
         for row, scores in published_for(data["corpus"], task):
             rows.append(
-                [task, f"{row.name} (published)", *(f"{scores[f]:g}" if f in scores else "-" for f in fractions)]
+                [
+                    task,
+                    f"{row.name} (published)",
+                    *(f"{scores[f]:g}" if f in scores else "-" for f in fractions),
+                ]
             )
     lines += markdown_table(["task", "features", *head], rows)
-    sources = {row.name: row.source for r in results for row, _ in published_for(data["corpus"], r["task"])}
+    sources = {
+        row.name: row.source for r in results for row, _ in published_for(data["corpus"], r["task"])
+    }
     if sources:
         lines += [CAVEAT, "", *(f"- {name}: {source}" for name, source in sources.items()), ""]
 
     lines += [f"### Gain of {MODEL} over each control (paired bootstrap)", ""]
     gains = [
-        [r["task"], f"{MODEL} - {control}", *gain_row(r, control, fractions)] for r in results for control in CONTROLS
+        [r["task"], f"{MODEL} - {control}", *gain_row(r, control, fractions)]
+        for r in results
+        for control in CONTROLS
     ]
     lines += markdown_table(["task", "difference", *head], gains)
     lines += [f"### Where {MODEL} does not win", "", *_not_won(results, parts, data["corpus"]), ""]
@@ -58,7 +79,9 @@ def section_text(document: dict) -> str:
     f1 = [[r["task"], *row] for r in results for row in f1_rows(r, (MODEL, *CONTROLS), fractions)]
     lines += markdown_table(["task", "features", *head], f1)
     lines += ["<details><summary>Every class: AUROC x 100 and F1 x 100</summary>", ""]
-    classes = [[r["task"], *row] for r in results for row in class_rows(r, (MODEL, *CONTROLS), fractions)]
+    classes = [
+        [r["task"], *row] for r in results for row in class_rows(r, (MODEL, *CONTROLS), fractions)
+    ]
     lines += markdown_table(["task", *CLASS_COLUMNS, *head], classes)
     lines += ["</details>", ""]
     notes = [f"- {r['task']}: {note}" for r in results for note in r["notes"]]
@@ -69,7 +92,8 @@ def _facts(document: dict) -> list[str]:
     """Data, checkpoint, training and config, a bullet each."""
     data, run = document["data"], document["run"]
     sizes = "; ".join(
-        f"{split} {v['examples']} rows of {v['patients']} patients" for split, v in data["splits"].items()
+        f"{split} {v['examples']} rows of {v['patients']} patients"
+        for split, v in data["splits"].items()
     )
     lines = [
         f"- Data: {data['corpus']}, {data['windows']} window{'s' * (data['windows'] == 'all')} of each record,"
@@ -86,7 +110,9 @@ def _facts(document: dict) -> list[str]:
 
 
 def _validation(row: dict) -> str:
-    scores = f"R2 of hidden leads {row['ecg_r2']:.3f}, of the visible heart vector {row['vcg_r2']:.3f}"
+    scores = (
+        f"R2 of hidden leads {row['ecg_r2']:.3f}, of the visible heart vector {row['vcg_r2']:.3f}"
+    )
     return f"loss {row['loss']:.4g} at step {row['step']} ({scores})"
 
 
@@ -100,18 +126,24 @@ def _not_won(results: list[dict], parts: list[str], corpus: str) -> list[str]:
             if gap["control"] in parts:
                 if gap["difference"] < 0:
                     part = gap["control"].removeprefix(f"{MODEL}: ").removesuffix(" only")
-                    lines.append(f"{where}: {part} alone scores {size} more than the whole embedding {interval}.")
+                    lines.append(
+                        f"{where}: {part} alone scores {size} more than the whole embedding {interval}."
+                    )
             elif gap["difference"] <= 0:
                 doubt = "" if gap["high"] < 0 else ", within the uncertainty"
                 lines.append(f"{where}: {gap['control']} is ahead by {size} {interval}{doubt}.")
             elif gap["low"] <= 0:
-                lines.append(f"{where}: ahead of {gap['control']} by {size} only, not clear of zero {interval}.")
+                lines.append(
+                    f"{where}: ahead of {gap['control']} by {size} only, not clear of zero {interval}."
+                )
         for row, scores in published_for(corpus, result["task"]):
             ours = {f: 100 * cell["macro_auroc"] for f, cell in cells_of(result, MODEL).items()}
             behind = {f: scores[f] - ours[f] for f in ours if scores.get(f, 0.0) > ours[f]}
             if behind:
                 gaps = ", ".join(f"{gap:.1f} points at {percent(f)}" for f, gap in behind.items())
-                lines.append(f"- {result['task']}: below {row.name} (published, another test set) by {gaps}.")
+                lines.append(
+                    f"- {result['task']}: below {row.name} (published, another test set) by {gaps}."
+                )
     if not lines:
         return ["It is clearly ahead of all controls on every task and at every fraction."]
     return [f"Intervals are of the difference, {MODEL} minus the other.", "", *lines]
@@ -138,5 +170,7 @@ def _agreement(document: dict) -> list[str]:
                 gap = f"{abs(100 * (one['macro_auroc'] - two['macro_auroc'])):.1f} points apart"
                 late = any(f"{model} was still improving" in note for note in other["notes"])
                 end = ", still improving when it was stopped" if late else ""
-                lines.append(f"- {other['task']}, 100% of the labels, {model}: {scores}: {gap}{end}.")
+                lines.append(
+                    f"- {other['task']}, 100% of the labels, {model}: {scores}: {gap}{end}."
+                )
     return lines

@@ -23,7 +23,9 @@ def perturbation_table(result: dict) -> list[str]:
             gaps = {d["fraction"]: d for d in probe["differences"] if d["control"] == name}
             for f in result["fractions"]:
                 gap = gaps.get(f)
-                cells.append(points(-gap["difference"], -gap["high"], -gap["low"], "+") if gap else "-")
+                cells.append(
+                    points(-gap["difference"], -gap["high"], -gap["low"], "+") if gap else "-"
+                )
         both, lift = (found["derived"][kind] for kind in ("lift_and_project", "lift_only"))
         derived = [(both["mse"], 3), (both["r2"], 3), (lift["r2"], 3)]
         rows.append([name, *cells, *(with_interval(s, digits=n, sign="+") for s, n in derived)])
@@ -42,11 +44,17 @@ def sparsity_table(result: dict) -> list[str]:
         for pair in zip(result["frozen"], result["retrained"], strict=True):
             for probe in pair:
                 cell = next((c for c in probe["cells"] if c["model"] == name), None)
-                cells.append(points(cell["macro_auroc"], cell["low"], cell["high"]) if cell else "-")
-        r2 = [with_interval(found["r2"][m]) if "r2" in found else "-" for m in ("lvcg", "regression")]
+                cells.append(
+                    points(cell["macro_auroc"], cell["low"], cell["high"]) if cell else "-"
+                )
+        r2 = [
+            with_interval(found["r2"][m]) if "r2" in found else "-" for m in ("lvcg", "regression")
+        ]
         facts = [name, ", ".join(found["leads"]), str(found["rank"]), f"{found['gain']:.1f}"]
         rows.append([*facts, *cells, *r2])
-    return markdown_table(["set", "leads", "rank", "gain", *header, "R2 hidden leads", "R2 regression"], rows)
+    return markdown_table(
+        ["set", "leads", "rank", "gain", *header, "R2 hidden leads", "R2 regression"], rows
+    )
 
 
 def to_text(moved: dict, fewer: dict, notes: Sequence[str]) -> str:
@@ -59,12 +67,16 @@ def to_text(moved: dict, fewer: dict, notes: Sequence[str]) -> str:
     lines[0] += (
         f" (from {', '.join(moved['derived_from'])}, {records} records, undisturbed {base}); mean of {seeds} draws"
     )
-    lines[0] += " [95% bootstrap over patients]. MSE and R2: lifted and projected with the changed directions."
+    lines[0] += (
+        " [95% bootstrap over patients]. MSE and R2: lifted and projected with the changed directions."
+    )
     lines += ["", *perturbation_table(moved)]
     lines.append(
         "**Fewer leads**: test macro AUROC x 100 of the probe trained with all leads (frozen), and of one trained with"
     )
-    lines[-1] += f" the same few leads on {fewer['train_records']} training records (retrained); R2 of the hidden leads"
+    lines[-1] += (
+        f" the same few leads on {fewer['train_records']} training records (retrained); R2 of the hidden leads"
+    )
     lines[-1] += f" ({fewer['derived_records']} records)."
     lines += [
         "",
@@ -75,7 +87,8 @@ def to_text(moved: dict, fewer: dict, notes: Sequence[str]) -> str:
 
 
 def draw_perturbation(path: str | Path, result: dict) -> Path:
-    """Change of AUROC (with all labels) and of R2 with the size of the perturbation, with 95% intervals."""
+    """Change of AUROC (with all labels) and of R2 with the size of the perturbation, with 95%
+    intervals."""
     names = list(result["perturbations"])
     kinds = {kind: [n for n in names if n.startswith(kind)] for kind in ("noise", "rotation")}
     note = f"Mean of {result['seeds']} draws, bars: 95% bootstrap over patients. Lines are set a little apart."
@@ -87,10 +100,21 @@ def draw_perturbation(path: str | Path, result: dict) -> Path:
         for i, probe in enumerate(result["probe"]):
             gaps = {d["control"]: d for d in probe["differences"] if d["fraction"] == fraction}
             rows = [
-                [-100 * gaps[n][k] for k in ("difference", "high", "low")] if n in gaps else [np.nan] * 3 for n in some
+                [-100 * gaps[n][k] for k in ("difference", "high", "low")]
+                if n in gaps
+                else [np.nan] * 3
+                for n in some
             ]
-            _lines(top, np.array(rows), 0.06 * (i - len(result["probe"]) / 2), PALETTE[i % len(PALETTE)], probe["task"])
-        for i, (way, label) in enumerate((("lift_and_project", "lift and project"), ("lift_only", "lift only"))):
+            _lines(
+                top,
+                np.array(rows),
+                0.06 * (i - len(result["probe"]) / 2),
+                PALETTE[i % len(PALETTE)],
+                probe["task"],
+            )
+        for i, (way, label) in enumerate(
+            (("lift_and_project", "lift and project"), ("lift_only", "lift only"))
+        ):
             found = [result["perturbations"][n]["derived"][way]["r2"] for n in some]
             rows = [[f[k] for k in ("mean", "low", "high")] for f in found]
             _lines(bottom, np.array(rows), 0.06 * (i - 0.5), (BLUE, VERMILION)[i], label)
@@ -98,7 +122,9 @@ def draw_perturbation(path: str | Path, result: dict) -> Path:
             _clean(axes)
             axes.axhline(0, color=INK, linewidth=0.8)
             axes.set_xticks(range(len(some)), [n.split()[1] for n in some], fontsize=8)
-        bottom.set_xlabel("noise on each entry of A" if kind == "noise" else "rotation (degrees)", fontsize=9)
+        bottom.set_xlabel(
+            "noise on each entry of A" if kind == "noise" else "rotation (degrees)", fontsize=9
+        )
     grid[0, 0].set_ylabel("change of AUROC (x 100)", fontsize=9)
     grid[1, 0].set_ylabel("change of R2, derived leads", fontsize=9)
     for axes in grid[:, 1]:
@@ -114,7 +140,8 @@ def _lines(axes, rows: np.ndarray, shift: float, colour: str, label: str) -> Non
 
 
 def draw_sparsity(path: str | Path, result: dict) -> Path:
-    """A curve for each task over the number of leads, devices as marks, and one for the hidden leads."""
+    """A curve for each task over the number of leads, devices as marks, and one for the hidden
+    leads."""
     sets = result["sets"]
     nested = [name for name in sets if name.split()[0].isdigit()]
     devices = [name for name in sets if name not in nested]
@@ -125,14 +152,24 @@ def draw_sparsity(path: str | Path, result: dict) -> Path:
     figure = _frame(3.6 * columns + 0.4, 2.9 * rows + 0.9, "Fewer leads", note)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, frozen, retrained in zip(grid, result["frozen"], result["retrained"], strict=False):
-        for probe, colour, label in ((frozen, BLUE, "probe of 12 leads"), (retrained, VERMILION, "retrained")):
-            found = {c["model"]: [100 * c[k] for k in ("macro_auroc", "low", "high")] for c in probe["cells"]}
+        for probe, colour, label in (
+            (frozen, BLUE, "probe of 12 leads"),
+            (retrained, VERMILION, "retrained"),
+        ):
+            found = {
+                c["model"]: [100 * c[k] for k in ("macro_auroc", "low", "high")]
+                for c in probe["cells"]
+            }
             _curve(axes, found, sets, nested, devices, colour, label)
         axes.set_title(frozen["task"], fontsize=10, color=INK)
         axes.set_ylabel("macro AUROC (x 100)", fontsize=9)
     last = grid[len(tasks)]
     for method, colour in (("lvcg", BLUE), ("regression", GREY)):
-        found = {n: [s["r2"][method][k] for k in ("mean", "low", "high")] for n, s in sets.items() if "r2" in s}
+        found = {
+            n: [s["r2"][method][k] for k in ("mean", "low", "high")]
+            for n, s in sets.items()
+            if "r2" in s
+        }
         _curve(last, found, sets, nested, devices, colour, method)
     last.set_title("hidden leads", fontsize=10, color=INK)
     last.set_ylabel("R2", fontsize=9)
@@ -147,14 +184,25 @@ def draw_sparsity(path: str | Path, result: dict) -> Path:
 
 
 def _curve(
-    axes, found: dict, sets: dict, nested: Sequence[str], devices: Sequence[str], colour: str, label: str
+    axes,
+    found: dict,
+    sets: dict,
+    nested: Sequence[str],
+    devices: Sequence[str],
+    colour: str,
+    label: str,
 ) -> None:
     """Nested sets as a line over their number of leads, devices as open marks with their names."""
     there = [name for name in reversed(nested) if name in found]
-    rows, x = np.array([found[name] for name in there]), [len(sets[name]["leads"]) for name in there]
+    rows, x = (
+        np.array([found[name] for name in there]),
+        [len(sets[name]["leads"]) for name in there],
+    )
     axes.vlines(x, rows[:, 1], rows[:, 2], colour, linewidth=1.2)
     axes.plot(x, rows[:, 0], "o-", color=colour, markersize=3.5, linewidth=1.2, label=label)
     for name in (name for name in devices if name in found):
         place = (len(sets[name]["leads"]), found[name][0])
-        axes.plot(*place, "D", markerfacecolor="white", markeredgecolor=colour, markersize=5, zorder=4)
+        axes.plot(
+            *place, "D", markerfacecolor="white", markeredgecolor=colour, markersize=5, zorder=4
+        )
         axes.annotate(name, place, (5, -7), textcoords="offset points", fontsize=6, color=colour)

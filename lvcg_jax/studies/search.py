@@ -1,19 +1,22 @@
-"""Trains candidates at one equal budget and scores them on the validation split alone: a row each, best first.
+"""Trains candidates at one equal budget and scores them on the validation split alone: a row each,
+best first.
 
     lvcg search --space=configs/search.py --data=SHARDS --budget=400 --out=runs/search
     lvcg search ... --budget=20min --only=dower,record_norm --data=record_norm:OTHER_SHARDS
 
-A candidate is the base config with one change of --space. All get the same model FLOPs (lvcg_jax/flops.py):
---budget=400 is 400 steps of the base, --budget=20min as many as the base does in 20 minutes, timed once and remembered
-in --out; a candidate whose step is cheaper gets more of them. Warm-up is a tenth of the steps at most.
-A ridge probe reads out every task at every fraction of the labels, judged by halves of the validation patients in turn
-(lvcg_jax/validation_scores.py); the mean over all these cells is the score. The test split is never read. Beside the
-candidates: the base with random weights, and the median beat. The best --finalists and the base are then trained with
---finalist_seeds seeds. A candidate that fails is a row with its reason, and is not tried again without --retry.
+A candidate is the base config with one change of --space. All get the same model FLOPs
+(lvcg_jax/flops.py): --budget=400 is 400 steps of the base, --budget=20min as many as the base does
+in 20 minutes, timed once and remembered in --out; a candidate whose step is cheaper gets more of
+them. Warm-up is a tenth of the steps at most. A ridge probe reads out every task at every fraction
+of the labels, judged by halves of the validation patients in turn (lvcg_jax/validation_scores.py);
+the mean over all these cells is the score. The test split is never read. Beside the candidates: the
+base with random weights, and the median beat. The best --finalists and the base are then trained
+with --finalist_seeds seeds. A candidate that fails is a row with its reason, and is not tried again
+without --retry.
 
-In --out: rows.jsonl (of a key that occurs twice the last row counts), experiments.md, embeddings/, scores/ and runs/,
-each run cut down to config.json and metrics.jsonl once it is scored. The same command goes on where it was stopped, by
-SIGTERM or Ctrl-C too; an edited candidate is a new row.
+In --out: rows.jsonl (of a key that occurs twice the last row counts), experiments.md, embeddings/,
+scores/ and runs/, each run cut down to config.json and metrics.jsonl once it is scored. The same
+command goes on where it was stopped, by SIGTERM or Ctrl-C too; an edited candidate is a new row.
 """
 
 import argparse
@@ -82,7 +85,9 @@ def base_steps(budget: str, base: Variant, out: Path) -> int:
     """Steps of the base: '400', or what it does in '20min', timed once."""
     found = re.fullmatch(r"([1-9]\d*)|(\d+(?:\.\d+)?)min", budget)
     if not found or (found[2] and not float(found[2])):
-        raise InputError(f"--budget={budget}: give steps of the base such as 400, or minutes such as 20min")
+        raise InputError(
+            f"--budget={budget}: give steps of the base such as 400, or minutes such as 20min"
+        )
     if found[1]:
         return int(found[1])
     path = out / "budget.json"
@@ -90,7 +95,10 @@ def base_steps(budget: str, base: Variant, out: Path) -> int:
     name = f"{budget} of {digest_of([fingerprint(base.config), file_sha256(base.data / METADATA_FILE)])}"
     if name not in known:
         seconds = seconds_per_step(base, out)
-        known[name] = {"steps": max(1, round(60 * float(found[2]) / seconds)), "seconds_per_step": seconds}
+        known[name] = {
+            "steps": max(1, round(60 * float(found[2]) / seconds)),
+            "seconds_per_step": seconds,
+        }
         write_whole(path, json.dumps(known, indent=1) + "\n")
     return known[name]["steps"]
 
@@ -103,7 +111,11 @@ def seconds_per_step(base: Variant, out: Path) -> float:
         run = Path(folder) / "timed"
         if train_and_evaluate(config, run) != "finished":
             raise Stopped
-        rates = [row["records_per_second"] for row in read_metrics(run) if row["kind"] == "train" and row["step"] > 1]
+        rates = [
+            row["records_per_second"]
+            for row in read_metrics(run)
+            if row["kind"] == "train" and row["step"] > 1
+        ]
     return config.data.batch_size / float(np.median(rates))
 
 
@@ -117,12 +129,21 @@ def set_budget(variants: Sequence[Variant], steps: int) -> None:
 
 
 class Laboratory:
-    """Trains and scores what is compared with one base, and keeps a row of each in OUT/rows.jsonl."""
+    """Trains and scores what is compared with one base, and keeps a row of each in
+    OUT/rows.jsonl."""
 
-    def __init__(self, variants: Sequence[Variant], paper: ConfigDict, args: argparse.Namespace, options: dict):
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        paper: ConfigDict,
+        args: argparse.Namespace,
+        options: dict,
+    ):
         self.variants, self.base, self.args, self.options = variants, variants[0], args, options
         self.out: Path = args.out
-        self.paper = {v.name: describe_change(paper, v.config) for v in variants if v.config is not None}
+        self.paper = {
+            v.name: describe_change(paper, v.config) for v in variants if v.config is not None
+        }
         set_budget(variants, base_steps(args.budget, self.base, self.out))
         self.path = self.out / "rows.jsonl"
         self.lines = self.path.read_text().splitlines() if self.path.exists() else []
@@ -130,10 +151,13 @@ class Laboratory:
         self.base_key = self.key_of(self.base)
 
     def key_of(self, variant: Variant) -> str:
-        """Names a row: by all that its numbers depend on, or by the variant's name if it has no config."""
+        """Names a row: by all that its numbers depend on, or by the variant's name if it has no
+        config."""
         if variant.config is None:
             return digest_of([self.base_key, variant.name])
-        return digest_of([*run_of(variant, 0, self.out)[1], json.dumps(self.options, sort_keys=True)])
+        return digest_of(
+            [*run_of(variant, 0, self.out)[1], json.dumps(self.options, sort_keys=True)]
+        )
 
     def score(self, features: Features) -> dict:
         """The score of these features; what is in OUT already is not made again."""
@@ -149,10 +173,15 @@ class Laboratory:
         """Trains and scores a variant with seeds 0, 1, ... and puts down its row."""
         key, kind = self.key_of(variant), "base" if variant is self.base else "candidate"
         row = self.rows.get(key, {"reason": "", "seeds": []})
-        if variant.config is not None and (not self.args.retry if row["reason"] else len(row["seeds"]) >= seeds):
+        if variant.config is not None and (
+            not self.args.retry if row["reason"] else len(row["seeds"]) >= seeds
+        ):
             return
         scores, facts = [], []
-        row = self.new_row(key, variant.name, kind) | {"change": variant.change, "reason": variant.reason}
+        row = self.new_row(key, variant.name, kind) | {
+            "change": variant.change,
+            "reason": variant.reason,
+        }
         if variant.config is not None:
             row |= {"paper": self.paper[variant.name]} | self.cost_of(variant)
         for seed in range(seeds) if variant.config is not None else ():
@@ -166,7 +195,9 @@ class Laboratory:
             except Exception as error:
                 if variant is self.base:  # nothing to compare with
                     raise
-                row["reason"] = f"seed {seed}: {reason_of(error, variant.data)}".replace(f"{self.out}/", "")
+                row["reason"] = f"seed {seed}: {reason_of(error, variant.data)}".replace(
+                    f"{self.out}/", ""
+                )
                 break
             if not self.args.keep:
                 trim_run(run)
@@ -178,10 +209,21 @@ class Laboratory:
         """The rows of random weights and of the median beat."""
         random = [random_features(self.base, seed, SPLITS) for seed in range(self.args.seeds)]
         for name, several in ((RANDOM, random), (MEDIAN, [median_features(self.base, SPLITS)])):
-            self.put(self.new_row(digest_of([self.base_key, name]), name, "control"), list(map(self.score, several)))
+            self.put(
+                self.new_row(digest_of([self.base_key, name]), name, "control"),
+                list(map(self.score, several)),
+            )
 
     def new_row(self, key: str, name: str, kind: str) -> dict:
-        row = {"key": key, "base": self.base_key, "name": name, "kind": kind, "change": "", "reason": "", "seeds": []}
+        row = {
+            "key": key,
+            "base": self.base_key,
+            "name": name,
+            "kind": kind,
+            "change": "",
+            "reason": "",
+            "seeds": [],
+        }
         if kind == "base":
             metadata = read_metadata(self.base.data)
             row["study"] = self.options | {"budget": self.args.budget, "corpus": metadata["corpus"]}
@@ -191,13 +233,22 @@ class Laboratory:
     def cost_of(self, variant: Variant) -> dict:
         steps = variant.config.train.steps
         tflop = steps * step_flops(variant.config, variant.data) / 1e12
-        return {"steps": steps, "batch_size": variant.config.data.batch_size, "tflop": float(f"{tflop:.4g}")}
+        return {
+            "steps": steps,
+            "batch_size": variant.config.data.batch_size,
+            "tflop": float(f"{tflop:.4g}"),
+        }
 
     def put(self, row: dict, scores: list[dict]) -> None:
-        """Adds what follows from the scores of the row's seeds, appends the row if it is new, and writes the page."""
+        """Adds what follows from the scores of the row's seeds, appends the row if it is new, and
+        writes the page."""
         if scores:
             row |= {"seeds": list(range(len(scores))), "means": [score["mean"] for score in scores]}
-            row |= {"mean": float(np.mean(row["means"])), "cells": mean_cells(scores), "notes": scores[0]["notes"]}
+            row |= {
+                "mean": float(np.mean(row["means"])),
+                "cells": mean_cells(scores),
+                "notes": scores[0]["notes"],
+            }
             if row["kind"] != "base":  # paired by seed
                 pairs = zip(row["means"], self.rows[self.base_key]["means"], strict=False)
                 row["differences"] = [mine - base for mine, base in pairs]
@@ -210,8 +261,13 @@ class Laboratory:
         self.publish()
 
     def finalists(self) -> list[Variant]:
-        """The best of all rows of this base, judged by the seeds that every candidate has, as far as they are ours."""
-        mine = [row for row in self.rows.values() if row["base"] == self.base_key and row["kind"] == "candidate"]
+        """The best of all rows of this base, judged by the seeds that every candidate has, as far
+        as they are ours."""
+        mine = [
+            row
+            for row in self.rows.values()
+            if row["base"] == self.base_key and row["kind"] == "candidate"
+        ]
         ended = [row for row in mine if not row["reason"]]
         ended.sort(key=lambda row: -np.mean(row["means"][: self.args.seeds]))
         best = {row["key"] for row in ended[: self.args.finalists]}
@@ -227,7 +283,9 @@ class Laboratory:
                 page.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(page, INTRO)
             title = f"Search: {self.rows[self.base_key]['study']['corpus']}"
-            put_on_page(self.args.page, self.out.resolve().name, title, "search", self.args.argv, text)
+            put_on_page(
+                self.args.page, self.out.resolve().name, title, "search", self.args.argv, text
+            )
 
     def run(self) -> None:
         """The base, controls, candidates and finalists, in this order."""
@@ -237,7 +295,9 @@ class Laboratory:
             self.trial(variant, self.args.seeds)
             jax.clear_caches()  # what was compiled for one candidate is of no use to the next
         chosen = self.finalists()
-        for variant in progress_bar([self.base, *chosen] if chosen else [], unit="candidate", desc="finalists"):
+        for variant in progress_bar(
+            [self.base, *chosen] if chosen else [], unit="candidate", desc="finalists"
+        ):
             self.trial(variant, self.args.finalist_seeds)
 
 
@@ -246,7 +306,9 @@ def facts_of(run: Path) -> dict:
     rows = [row for row in read_metrics(run) if row["kind"] == "train"]
     batch_size = json.loads((run / "config.json").read_text())["data"]["batch_size"]
     gaps = np.diff([0, *(row["step"] for row in rows)])
-    seconds = sum(gap * batch_size / row["records_per_second"] for gap, row in zip(gaps, rows, strict=True))
+    seconds = sum(
+        gap * batch_size / row["records_per_second"] for gap, row in zip(gaps, rows, strict=True)
+    )
     validation = last_validation(run) or {}
     terms = {name: value for name, value in validation.items() if name not in ("step", "kind")}
     if not np.isfinite(list(terms.values())).all():
@@ -272,7 +334,8 @@ def trim_run(run: Path) -> None:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
-    """SIGTERM and Ctrl-C do the same: a training saves a checkpoint first, everything else ends at once."""
+    """SIGTERM and Ctrl-C do the same: a training saves a checkpoint first, everything else ends at
+    once."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -289,25 +352,59 @@ def stop_signals() -> Iterator[None]:
 def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser("search", __doc__)
     add = parser.add_argument
-    add("--space", metavar="FILE", default=SPACE_FILE, help="file of base and candidates (default configs/search.py)")
+    add(
+        "--space",
+        metavar="FILE",
+        default=SPACE_FILE,
+        help="file of base and candidates (default configs/search.py)",
+    )
     add("--base", metavar="CONFIG", help="another base, e.g. configs/pretrain.py:best")
-    add("--data", required=True, action="append", metavar="[NAME:]SHARDS", help="shards of all, or of one candidate")
+    add(
+        "--data",
+        required=True,
+        action="append",
+        metavar="[NAME:]SHARDS",
+        help="shards of all, or of one candidate",
+    )
     add("--budget", required=True, help="steps of the base, e.g. 400, or its minutes, e.g. 20min")
     add("--out", required=True, type=Path, help="folder for rows, embeddings, scores and runs")
     add("--only", metavar="A,B", help="candidates to run (default: all)")
     add("--seeds", type=int, default=1, help="trainings of every candidate (default 1)")
-    add("--finalists", type=int, default=3, help="how many of the best get more seeds (default 3; 0: none)")
+    add(
+        "--finalists",
+        type=int,
+        default=3,
+        help="how many of the best get more seeds (default 3; 0: none)",
+    )
     add("--finalist_seeds", type=int, default=3, help="trainings of base and finalists (default 3)")
     add("--task", default="all", help="label tasks to probe, comma-separated, or all (default)")
-    add("--fractions", default="0.01,0.1,1", help="fractions of the training labels (default 0.01,0.1,1)")
-    add("--probe_seeds", type=int, default=3, help="label subsets drawn for each fraction (default 3)")
+    add(
+        "--fractions",
+        default="0.01,0.1,1",
+        help="fractions of the training labels (default 0.01,0.1,1)",
+    )
+    add(
+        "--probe_seeds",
+        type=int,
+        default=3,
+        help="label subsets drawn for each fraction (default 3)",
+    )
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--retry", action="store_true", help="train again what failed")
     add("--keep", action="store_true", help="keep the checkpoints of trainings that were scored")
-    add("--page", metavar="FILE", help="also write the tables as a section of this page, e.g. docs/experiments.md")
+    add(
+        "--page",
+        metavar="FILE",
+        help="also write the tables as a section of this page, e.g. docs/experiments.md",
+    )
     args = parser.parse_args(argv)
-    if min(args.seeds, args.finalist_seeds, args.probe_seeds, args.resamples) < 1 or args.finalists < 0:
-        raise InputError("--seeds, --finalist_seeds, --probe_seeds and --resamples must be 1 or more, --finalists 0")
+    if (
+        min(args.seeds, args.finalist_seeds, args.probe_seeds, args.resamples) < 1
+        or args.finalists < 0
+    ):
+        raise InputError(
+            "--seeds, --finalist_seeds, --probe_seeds and --resamples must be 1 or more, --finalists 0"
+        )
     args.argv = argv
     return args
 
@@ -315,11 +412,19 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
     changes = read_changes(args.space, "CANDIDATES")
-    only, data = parse_only(args.only, list(changes), "candidate"), parse_data(args.data, list(changes))
-    options = {"tasks": parse_tasks(args.task, data[BASE]), "fractions": parse_fractions(args.fractions)}
+    only, data = (
+        parse_only(args.only, list(changes), "candidate"),
+        parse_data(args.data, list(changes)),
+    )
+    options = {
+        "tasks": parse_tasks(args.task, data[BASE]),
+        "fractions": parse_fractions(args.fractions),
+    }
     options |= {"seeds": args.probe_seeds, "resamples": args.resamples}
     if "validation" not in read_metadata(data[BASE])["splits"]:
-        raise InputError(f"{data[BASE]} has no validation split, and a search is judged by nothing else")
+        raise InputError(
+            f"{data[BASE]} has no validation split, and a search is judged by nothing else"
+        )
     logging.set_verbosity(logging.WARNING)
     variants = plan(read_config_file(args.base or args.space), changes, data, only)
     (args.out / "embeddings").mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,11 @@ def _group(rows: list[dict]) -> list[str]:
     """The rows of one base."""
     base = next(row for row in rows if row["kind"] == "base")
     tried = {row["name"] for row in rows if "steps" in row}
-    rows = [row for row in rows if row["kind"] == "control" or "steps" in row or row["name"] not in tried]
+    rows = [
+        row
+        for row in rows
+        if row["kind"] == "control" or "steps" in row or row["name"] not in tried
+    ]
     scored = sorted((row for row in rows if "mean" in row), key=lambda row: -row["mean"])
     failed = [row for row in rows if "mean" not in row]
     study, steps = base["study"], base["steps"]
@@ -43,18 +47,33 @@ def _group(rows: list[dict]) -> list[str]:
         " seed.",
         "",
     ]
-    head = ["", f"change of {base['name']}", "mean", "gain", "seeds", "by seed", "steps", "TFLOP", "minutes"]
+    head = [
+        "",
+        f"change of {base['name']}",
+        "mean",
+        "gain",
+        "seeds",
+        "by seed",
+        "steps",
+        "TFLOP",
+        "minutes",
+    ]
     lines += markdown_table(head, [_summary(row) for row in [*scored, *failed]])
     for task in tasks:
         shares = [cell["fraction"] for cell in base["cells"] if cell["task"] == task]
         columns = [f"{task}, [95% interval over patients]", *map(percent, shares)]
-        lines += markdown_table(columns, [[_name(row), *_cells(row, task, shares)] for row in scored])
+        lines += markdown_table(
+            columns, [[_name(row), *_cells(row, task, shares)] for row in scored]
+        )
     names = list(dict.fromkeys(name for row in scored for name in row.get("terms", {})))
     trained = [row for row in scored if row.get("terms")]
     terms = [[_name(row), *(_number(row["terms"].get(name)) for name in names)] for row in trained]
     lines += markdown_table(["last validation", *names], terms)
     full = [[_name(row), row["paper"]] for row in rows if row.get("paper")]
-    lines += ["<details><summary>Every difference from the paper's config (configs/pretrain.py)</summary>", ""]
+    lines += [
+        "<details><summary>Every difference from the paper's config (configs/pretrain.py)</summary>",
+        "",
+    ]
     lines += [*markdown_table(["", "configs/pretrain.py -> it"], full), "</details>", ""]
     notes = dict.fromkeys(note for row in scored for note in row["notes"])
     return [*lines, *(f"- {note}" for note in notes)]
@@ -71,13 +90,21 @@ def _summary(row: dict) -> list[str]:
     by_seed = [f"{100 * value:+.2f}" for value in row.get("differences", ())]
     by_seed = by_seed or [f"{100 * value:.2f}" for value in row.get("means", ())]
     cost = [_number(row.get(name)) for name in ("steps", "tflop", "minutes")]
-    scores = [fine("mean"), fine("difference", "+"), str(len(row["seeds"])), " ".join(by_seed) or "-"]
+    scores = [
+        fine("mean"),
+        fine("difference", "+"),
+        str(len(row["seeds"])),
+        " ".join(by_seed) or "-",
+    ]
     return [_name(row), change or "-", *scores, *cost]
 
 
 def _cells(row: dict, task: str, fractions: Sequence[float]) -> list[str]:
     cells = {cell["fraction"]: cell for cell in row["cells"] if cell["task"] == task}
-    return [points(*(cells.get(f, {}).get(name) for name in ("auroc", "low", "high"))) for f in fractions]
+    return [
+        points(*(cells.get(f, {}).get(name) for name in ("auroc", "low", "high")))
+        for f in fractions
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,9 @@
-"""Trainings that are compared: a config and changes of it, trained at a budget and embedded for a probe.
+"""Trainings that are compared: a config and changes of it, trained at a budget and embedded for a
+probe.
 
-What lvcg_jax.studies.ablate and lvcg_jax.studies.search share. Everything is made once and kept in a folder under a name that follows
-from config and data, so a stopped command goes on, and an edited change is trained anew.
+What lvcg_jax.studies.ablate and lvcg_jax.studies.search share. Everything is made once and kept in
+a folder under a name that follows from config and data, so a stopped command goes on, and an edited
+change is trained anew.
 """
 
 import hashlib
@@ -61,7 +63,10 @@ def budgeted(config: ConfigDict, steps: int) -> ConfigDict:
 
 
 def plan(
-    base: ConfigDict, changes: dict[str, Callable], data: dict[str, Path], only: Sequence[str] | None
+    base: ConfigDict,
+    changes: dict[str, Callable],
+    data: dict[str, Path],
+    only: Sequence[str] | None,
 ) -> list[Variant]:
     """The base and its changes, each with shards that fit it or a reason."""
     ShardSet(data[BASE], "train").require_preprocess(make_preprocess(base))
@@ -91,7 +96,11 @@ def _require_shards(variant: Variant, preprocess: Preprocess, own: bool) -> None
         ShardSet(variant.data, "train").require_preprocess(preprocess)
         return
     usual = Preprocess().to_dict()
-    fields = [f"--preprocess={name}={value}" for name, value in preprocess.to_dict().items() if value != usual[name]]
+    fields = [
+        f"--preprocess={name}={value}"
+        for name, value in preprocess.to_dict().items()
+        if value != usual[name]
+    ]
     command = f"python -m data_prep.build --corpus={metadata['corpus']} --raw=RAW --out=SHARDS {' '.join(fields)}"
     raise InputError(f"needs shards of its own: {command}, then --data={variant.name}:SHARDS")
 
@@ -110,8 +119,11 @@ def reason_of(error: Exception, data: Path | None) -> str:
 
 
 def fingerprint(config: ConfigDict) -> str:
-    """What a config computes, as text: the same before and after a field is added that leaves old runs as they were."""
-    fields = {name: value for name, value in telling_fields(config).items() if name not in FREE_FIELDS}
+    """What a config computes, as text: the same before and after a field is added that leaves old
+    runs as they were."""
+    fields = {
+        name: value for name, value in telling_fields(config).items() if name not in FREE_FIELDS
+    }
     return json.dumps(fields, sort_keys=True)
 
 
@@ -131,7 +143,8 @@ def digest_of(key: Sequence[str]) -> str:
 def train_and_embed(
     config: ConfigDict, data: Path, run: Path, drop_checkpoints: bool, splits: Sequence[str] | None
 ) -> Table:
-    """Trains a run to its end, or goes on with it, and embeds the data set with its last checkpoint."""
+    """Trains a run to its end, or goes on with it, and embeds the data set with its last
+    checkpoint."""
     config.data.dir = str(data)
     if train_and_evaluate(config, run) != "finished":
         raise Stopped
@@ -144,7 +157,8 @@ def train_and_embed(
 
 @dataclass(frozen=True)
 class Features:
-    """Embeddings of a data set, still to be made or not: their name, all that they depend on, and how to make them."""
+    """Embeddings of a data set, still to be made or not: their name, all that they depend on, and
+    how to make them."""
 
     name: str
     key: list[str]
@@ -156,7 +170,12 @@ class Features:
 
 
 def variant_features(
-    variant: Variant, seed: int, out: Path, *, drop_checkpoints: bool = False, splits: Sequence[str] | None = None
+    variant: Variant,
+    seed: int,
+    out: Path,
+    *,
+    drop_checkpoints: bool = False,
+    splits: Sequence[str] | None = None,
 ) -> Features:
     """A variant trained with a seed; `splits`: those that are embedded (default: all)."""
     config, key, run = run_of(variant, seed, out)
@@ -166,7 +185,12 @@ def variant_features(
 
 def random_features(base: Variant, seed: int, splits: Sequence[str] | None = None) -> Features:
     """The control: the base with random weights."""
-    key = [fingerprint(base.config), str(seed), file_sha256(base.data / METADATA_FILE), *(splits or ())]
+    key = [
+        fingerprint(base.config),
+        str(seed),
+        file_sha256(base.data / METADATA_FILE),
+        *(splits or ()),
+    ]
     model = lambda: LVCG.random(base.config, seed, ShardSet(base.data, "train"))  # noqa: E731
     return Features(f"random{seed}", key, lambda: embed_dataset(model(), base.data, splits=splits))
 
@@ -188,7 +212,9 @@ def read_changes(file: str | Path, name: str = "ABLATIONS") -> dict[str, Callabl
     path, _ = find_config(file)
     changes = runpy.run_path(str(path)).get(name)
     if not isinstance(changes, dict) or not changes:
-        raise InputError(f"{path} has no {name}, a dictionary of names and functions that change a config")
+        raise InputError(
+            f"{path} has no {name}, a dictionary of names and functions that change a config"
+        )
     return changes
 
 

@@ -1,4 +1,5 @@
-"""Does a few-lead view of a record give the embedding of all its leads? Measured, with random weights as control.
+"""Does a few-lead view of a record give the embedding of all its leads? Measured, with random
+weights as control.
 
     lvcg view_agreement --checkpoint=runs/paper --checkpoint=best=runs/long --data=SHARDS --out=DIR
 
@@ -49,19 +50,23 @@ from lvcg_jax.studies.robustness import ALL, frozen_probe
 from lvcg_jax.text.pages import command_line, put_on_page
 from lvcg_jax.text.tables import auroc_row, gain_row, markdown_table, percent, points
 
-GEOMETRY, EPS = "paper", 1e-4  # that says which leads span three dimensions, whatever geometry a model has
+# that says which leads span three dimensions, whatever geometry a model has
+GEOMETRY, EPS = "paper", 1e-4
 WHOLE, NO_RHYTHM = "whole embedding", "without rhythm"
 MEASURES = {"cosine": "cosine", "strangers": "cosine of strangers", "top1": "top-1"}
 CHUNK = 1024  # views compared with all test rows at a time
 
 
 def open_models(checkpoints: Sequence[str], data: str) -> dict[str, LVCG]:
-    """{name: model} of the flags '[NAME=]RUN', each followed by random weights of its config if none has them yet."""
+    """{name: model} of the flags '[NAME=]RUN', each followed by random weights of its config if
+    none has them yet."""
     paths: dict[str, str] = {}
     for text in checkpoints:
         name, path = named_path(text, Path(text).resolve().name)
         if name in paths:
-            raise InputError(f"--checkpoint={text}: the name '{name}' is taken; give another as NAME=RUN")
+            raise InputError(
+                f"--checkpoint={text}: the name '{name}' is taken; give another as NAME=RUN"
+            )
         paths[name] = path
     train, _, _ = (ShardSet(data, split) for split in SPLITS)  # all three are there and whole
     models = {name: LVCG.load(path) for name, path in paths.items()}
@@ -78,7 +83,8 @@ def open_models(checkpoints: Sequence[str], data: str) -> dict[str, LVCG]:
 
 
 def draw_test_views(data: str, k: int, draws: int, limit: int | None) -> View:
-    """The views of the test records: its rows go through the draws of one record, then of the next."""
+    """The views of the test records: its rows go through the draws of one record, then of the
+    next."""
     entries = list_entries([ShardSet(data, "test")], limit)
     return drawn_view(entries, k, draws, 0, lead_matrix(GEOMETRY), EPS)
 
@@ -107,25 +113,36 @@ def feature_sets(table: Table) -> dict[str, np.ndarray]:
 
 
 def agreement(table: Table, test: np.ndarray, views: np.ndarray, resamples: int) -> dict[str, dict]:
-    """MEASURES of each of the feature sets, for views [v,t,d] of a table's test rows [t], with intervals."""
+    """MEASURES of each of the feature sets, for views [v,t,d] of a table's test rows [t], with
+    intervals."""
     spread = mean_and_scale(table.embedding[table.split == "train"].astype(np.float64))
     bootstrap, records = PatientBootstrap(table.patient_id[test], resamples), table.record_id[test]
     found = {}
     for name, columns in feature_sets(table).items():
         mean, scale = (values[columns] for values in spread)
-        full, *seen = (unit_rows(x[:, columns], mean, scale) for x in (table.embedding[test], *views))
+        full, *seen = (
+            unit_rows(x[:, columns], mean, scale) for x in (table.embedding[test], *views)
+        )
         by_draw = {
             "cosine": np.array([(view * full).sum(1) for view in seen]),  # [v,t]
             "top1": np.array([own_is_nearest(view, full, records) for view in seen]),
         }
-        found[name] = {measure: bootstrap.summary(values.mean(0)) for measure, values in by_draw.items()}
-        found[name] |= {f"{measure}_by_draw": values.mean(1).tolist() for measure, values in by_draw.items()}
-        found[name] |= {"strangers": bootstrap.summary(stranger_cosine(full, records)), "numbers": len(columns)}
+        found[name] = {
+            measure: bootstrap.summary(values.mean(0)) for measure, values in by_draw.items()
+        }
+        found[name] |= {
+            f"{measure}_by_draw": values.mean(1).tolist() for measure, values in by_draw.items()
+        }
+        found[name] |= {
+            "strangers": bootstrap.summary(stranger_cosine(full, records)),
+            "numbers": len(columns),
+        }
     return found
 
 
 def own_is_nearest(views: np.ndarray, full: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """1 where the row of `full` [t,d] most like a view [t,d] is of the same record, else 0; ties share the 1; [t]."""
+    """1 where the row of `full` [t,d] most like a view [t,d] is of the same record, else 0; ties
+    share the 1; [t]."""
     shares = []
     for first in range(0, len(views), CHUNK):
         some = slice(first, first + CHUNK)
@@ -136,7 +153,8 @@ def own_is_nearest(views: np.ndarray, full: np.ndarray, records: np.ndarray) -> 
 
 
 def stranger_cosine(full: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """Mean cosine of each row [t,d] with the rows of other records; NaN where there is no other; [t]."""
+    """Mean cosine of each row [t,d] with the rows of other records; NaN where there is no other;
+    [t]."""
     means = []
     for first in range(0, len(full), CHUNK):
         some = slice(first, first + CHUNK)
@@ -147,7 +165,11 @@ def stranger_cosine(full: np.ndarray, records: np.ndarray) -> np.ndarray:
 
 
 def measure(
-    model: LVCG, view: View, tasks: Sequence[str], fractions: Sequence[float], args: argparse.Namespace
+    model: LVCG,
+    view: View,
+    tasks: Sequence[str],
+    fractions: Sequence[float],
+    args: argparse.Namespace,
 ) -> dict:
     """All numbers of one model."""
     table = embed_dataset(model, args.data, limit=args.records)
@@ -178,8 +200,18 @@ def to_text(document: dict) -> str:
     for name in dict.fromkeys(name for found in models.values() for name in found["agreement"]):
         for key, title in MEASURES.items():
             values = [found["agreement"].get(name, {}).get(key, {}) for found in models.values()]
-            rows.append([name, title, *(points(*(v.get(part) for part in ("mean", "low", "high"))) for v in values)])
-    times = f"{document['draws']} views a record of {seen}" if document["draws"] > 1 else f"one view a record of {seen}"
+            rows.append(
+                [
+                    name,
+                    title,
+                    *(points(*(v.get(part) for part in ("mean", "low", "high"))) for v in values),
+                ]
+            )
+    times = (
+        f"{document['draws']} views a record of {seen}"
+        if document["draws"] > 1
+        else f"one view a record of {seen}"
+    )
     lines = [
         f"**Agreement** of {times} with all leads, x 100, {document['test_rows']} test records [95% bootstrap over"
         " patients]. Cosine: of features standardised by the training records; strangers: different records, all leads;"
@@ -210,7 +242,11 @@ def side_by_side(models: dict[str, dict]) -> list[dict]:
     results = []
     for several in zip(*(found["probe"] for found in models.values()), strict=True):
         pairs = zip(models, several, strict=True)
-        cells = [cell | {"model": f"{name}, {cell['model']}"} for name, result in pairs for cell in result["cells"]]
+        cells = [
+            cell | {"model": f"{name}, {cell['model']}"}
+            for name, result in pairs
+            for cell in result["cells"]
+        ]
         names = list(dict.fromkeys(cell["model"] for cell in cells))
         results.append({"task": several[0]["task"], "models": names, "cells": cells})
     return results
@@ -224,28 +260,58 @@ def notes_of(view: View, models: dict[str, dict]) -> list[str]:
     ]
     short = {failure["record_id"] for failure in view.failures}
     if short:
-        notes.append(f"{len(short)} test records have no lead beyond those of a view and are left out.")
+        notes.append(
+            f"{len(short)} test records have no lead beyond those of a view and are left out."
+        )
     first = next(iter(models.values()))
     notes += [f"{result['task']}: {note}" for result in first["probe"] for note in result["notes"]]
-    sizes = [f"{name} {found['checkpoint']}, {found['agreement'][WHOLE]['numbers']}" for name, found in models.items()]
+    sizes = [
+        f"{name} {found['checkpoint']}, {found['agreement'][WHOLE]['numbers']}"
+        for name, found in models.items()
+    ]
     return [*notes, f"Models, and the size of their embeddings: {'; '.join(sizes)}."]
 
 
 def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser("view_agreement", __doc__)
     add = parser.add_argument
-    add("--checkpoint", required=True, action="append", metavar="[NAME=]RUN", help="run directory; may be repeated")
-    add("--data", required=True, metavar="SHARDS", help="labelled shards with train, validation and test splits")
+    add(
+        "--checkpoint",
+        required=True,
+        action="append",
+        metavar="[NAME=]RUN",
+        help="run directory; may be repeated",
+    )
+    add(
+        "--data",
+        required=True,
+        metavar="SHARDS",
+        help="labelled shards with train, validation and test splits",
+    )
     add("--out", required=True, metavar="DIR", help="folder for everything that is written")
     add("--k", type=int, default=3, help="visible leads of a view (default 3)")
     add("--draws", type=int, default=3, help="views of each test record (default 3)")
-    add("--records", type=int, help="at most so many records of each split, drawn by patient (default all)")
+    add(
+        "--records",
+        type=int,
+        help="at most so many records of each split, drawn by patient (default all)",
+    )
     add("--task", default="all", help="label tasks, comma-separated, or all (default)")
     add("--fractions", default="1", help="fractions of the training labels (default 1: all)")
-    add("--seeds", type=int, default=3, help="label subsets drawn for each fraction under 1 (default 3)")
+    add(
+        "--seeds",
+        type=int,
+        default=3,
+        help="label subsets drawn for each fraction under 1 (default 3)",
+    )
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--page", metavar="FILE", help="also write the tables into a section of this page")
-    add("--section", metavar="NAME", default="view_agreement", help="name of that section (default view_agreement)")
+    add(
+        "--section",
+        metavar="NAME",
+        default="view_agreement",
+        help="name of that section (default view_agreement)",
+    )
     args = parser.parse_args(argv)
     if not 1 <= args.k < len(LEADS):
         raise InputError(f"--k={args.k}: give 1 to 11; a view of all twelve leads is no other view")
@@ -279,13 +345,17 @@ def main(argv: list[str] | None = None) -> int:
     }
     text = to_text(document)
     write_whole(out / "view_agreement.json", to_json(document))
-    write_whole(out / "view_agreement.md", f"# Few leads against all\n\n```bash\n{command}\n```\n\n{text}")
+    write_whole(
+        out / "view_agreement.md", f"# Few leads against all\n\n```bash\n{command}\n```\n\n{text}"
+    )
     title = f"Probes trained with all leads, tested with {view_name(args.k)}"
     picture = draw_probe(out / "view_agreement.png", side_by_side(measured), title)
     if args.page:
         there = os.path.relpath(picture, Path(args.page).parent)
         section = f"{text}\n![{title}]({there})\n"
-        put_on_page(args.page, args.section, "Few leads against all", "view_agreement", argv, section)
+        put_on_page(
+            args.page, args.section, "Few leads against all", "view_agreement", argv, section
+        )
     print(text)
     print(f"view_agreement.json, view_agreement.md, view_agreement.png: {out}")
     return 0

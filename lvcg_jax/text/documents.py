@@ -1,4 +1,5 @@
-"""JSON documents that commands write for each other, read with a check that they are what they should be."""
+"""JSON documents that commands write for each other, read with a check that they are what they
+should be."""
 
 import json
 from pathlib import Path
@@ -13,12 +14,16 @@ def read_json(path: Path, formats: tuple[str, ...], written_by: str) -> dict:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; {written_by} writes it") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error}); {written_by} writes it") from None
+        raise InputError(
+            f"{path} cannot be read as JSON ({error}); {written_by} writes it"
+        ) from None
     if isinstance(found, list):  # the bare results of launch/demo.py
         found = {"format": "list", "results": found}
     if not isinstance(found, dict) or found.get("format") not in formats:
         kind = found.get("format") if isinstance(found, dict) else type(found).__name__
-        raise InputError(f"{path} is not what {written_by} writes (format {kind!r}, not {formats[0]!r})")
+        raise InputError(
+            f"{path} is not what {written_by} writes (format {kind!r}, not {formats[0]!r})"
+        )
     return found
 
 
@@ -28,7 +33,8 @@ def read_probe(path: Path) -> dict:
     document = read_json(path, formats, "lvcg probe --out=FILE, or lvcg results,")
     rows = document.get("results")
     if not rows or not all(
-        isinstance(row, dict) and {"task", "models", "cells", "differences"} <= set(row) for row in rows
+        isinstance(row, dict) and {"task", "models", "cells", "differences"} <= set(row)
+        for row in rows
     ):
         raise InputError(f"{path} holds no probe results: write it anew with lvcg probe --out=FILE")
     return document

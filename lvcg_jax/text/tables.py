@@ -20,7 +20,9 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:g}%"
 
 
-def points(value: float | None, low: float | None = None, high: float | None = None, sign: str = "") -> str:
+def points(
+    value: float | None, low: float | None = None, high: float | None = None, sign: str = ""
+) -> str:
     """'87.1 [86.2, 88.0]': a score times 100 with its interval."""
     if value is None:
         return "-"
@@ -39,7 +41,10 @@ def cells_of(result: dict, model: str) -> dict[float, dict]:
 
 def auroc_row(result: dict, model: str, fractions: Sequence[float]) -> list[str]:
     cells = cells_of(result, model)
-    return [points(*(cells.get(f, {}).get(key) for key in ("macro_auroc", "low", "high"))) for f in fractions]
+    return [
+        points(*(cells.get(f, {}).get(key) for key in ("macro_auroc", "low", "high")))
+        for f in fractions
+    ]
 
 
 def f1_rows(result: dict, models: Sequence[str], fractions: Sequence[float]) -> list[list[str]]:
@@ -47,23 +52,33 @@ def f1_rows(result: dict, models: Sequence[str], fractions: Sequence[float]) -> 
     rows = []
     for model in models:
         cells = cells_of(result, model)
-        scores = [points(*(cells.get(f, {}).get(key) for key in ("macro_f1", "f1_low", "f1_high"))) for f in fractions]
+        scores = [
+            points(*(cells.get(f, {}).get(key) for key in ("macro_f1", "f1_low", "f1_high")))
+            for f in fractions
+        ]
         rows.append([model, *scores])
     cells = cells_of(result, models[0])
-    return [*rows, ["always yes", *(points(cells.get(f, {}).get("f1_always_yes")) for f in fractions)]]
+    return [
+        *rows,
+        ["always yes", *(points(cells.get(f, {}).get("f1_always_yes")) for f in fractions)],
+    ]
 
 
 def gain_row(result: dict, control: str, fractions: Sequence[float]) -> list[str]:
     """Gains of the first model over a control, with paired intervals."""
     gaps = {gap["fraction"]: gap for gap in result["differences"] if gap["control"] == control}
-    return [points(*(gaps.get(f, {}).get(key) for key in ("difference", "low", "high")), "+") for f in fractions]
+    return [
+        points(*(gaps.get(f, {}).get(key) for key in ("difference", "low", "high")), "+")
+        for f in fractions
+    ]
 
 
 CLASS_COLUMNS = ("class", "features", "test positives (F1 of always yes)")
 
 
 def class_rows(result: dict, models: Sequence[str], fractions: Sequence[float]) -> list[list[str]]:
-    """CLASS_COLUMNS, then AUROC [interval] and F1 at each fraction; a class left out has one row that says so."""
+    """CLASS_COLUMNS, then AUROC [interval] and F1 at each fraction; a class left out has one row
+    that says so."""
     rows = []
     for name in result["classes"]:
         by_model = {model: _of_class(result, model, name) for model in models}
@@ -72,13 +87,19 @@ def class_rows(result: dict, models: Sequence[str], fractions: Sequence[float]) 
             continue
         for model, found in by_model.items():
             entry = next(iter(found.values()), None)
-            positives = f"{entry['test_positives']} ({points(entry['f1_always_yes'])})" if entry else "-"
+            positives = (
+                f"{entry['test_positives']} ({points(entry['f1_always_yes'])})" if entry else "-"
+            )
             rows.append([name, model, positives, *(_class_score(found.get(f)) for f in fractions)])
     return rows
 
 
 def _of_class(result: dict, model: str, name: str) -> dict[float, dict]:
-    return {f: cell["per_class"][name] for f, cell in cells_of(result, model).items() if name in cell["per_class"]}
+    return {
+        f: cell["per_class"][name]
+        for f, cell in cells_of(result, model).items()
+        if name in cell["per_class"]
+    }
 
 
 def _class_score(entry: dict | None) -> str:
@@ -96,13 +117,20 @@ def format_results(results: Sequence[dict], per_class: bool = False) -> str:
     for result in results:
         task, models = result.get("task", ""), result["models"]
         scores += [[task, model, *auroc_row(result, model, fractions)] for model in models]
-        gains += [[task, f"{models[0]} - {model}", *gain_row(result, model, fractions)] for model in models[1:]]
+        gains += [
+            [task, f"{models[0]} - {model}", *gain_row(result, model, fractions)]
+            for model in models[1:]
+        ]
         f1 += [[task, *row] for row in f1_rows(result, models, fractions)]
         classes += [[task, *row] for row in class_rows(result, models, fractions)]
         notes += [f"- {task}: {note}" for note in result["notes"]]
     protocol, seeds = (results[0]["protocol"], results[0]["seeds"]) if results else ("", 0)
     subsets = f"mean of {seeds} label subsets [95% bootstrap over patients], protocol {protocol}"
-    lines = [f"Test macro AUROC x 100, {subsets}", "", *markdown_table(["task", "features", *head], scores)]
+    lines = [
+        f"Test macro AUROC x 100, {subsets}",
+        "",
+        *markdown_table(["task", "features", *head], scores),
+    ]
     if gains:
         lines += [
             "Gain over each control (paired bootstrap)",
@@ -116,7 +144,9 @@ def format_results(results: Sequence[dict], per_class: bool = False) -> str:
     return "\n".join([*lines, *(["Notes", "", *notes] if notes else [])])
 
 
-def with_interval(summary: dict[str, float], which: str = "mean", digits: int = 3, sign: str = "") -> str:
+def with_interval(
+    summary: dict[str, float], which: str = "mean", digits: int = 3, sign: str = ""
+) -> str:
     """'0.357 [0.340, 0.372]', or '-' where there is no value."""
     prefix = "median_" if which == "median" else ""
     values = (summary[which], summary[f"{prefix}low"], summary[f"{prefix}high"])

@@ -2,8 +2,9 @@
 
     python -m lvcg_jax.train --config=configs/pretrain.py [--workdir=DIR] [--config.data.dir=SHARDS]
 
-The same command continues a run that was stopped or killed. SIGTERM saves a checkpoint and ends with exit code 0.
-Without --workdir the run goes to a folder of `runs` that is named after the config.
+The same command continues a run that was stopped or killed. SIGTERM saves a checkpoint and ends
+with exit code 0. Without --workdir the run goes to a folder of `runs` that is named after the
+config.
 """
 
 import sys
@@ -18,24 +19,39 @@ from lvcg_jax.config.files import find_config
 from lvcg_jax.train.loop import train_and_evaluate
 
 _CONFIG = config_flags.DEFINE_config_file(
-    "config", help_string="Config file, e.g. configs/pretrain.py or configs/pretrain.py:demo.", lock_config=True
+    "config",
+    help_string="Config file, e.g. configs/pretrain.py or configs/pretrain.py:demo.",
+    lock_config=True,
 )
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Run directory, a folder or gs://BUCKET/FOLDER; default: a folder of runs/ named after the config."
+    "workdir",
+    None,
+    "Run directory, a folder or gs://BUCKET/FOLDER; default: a folder of runs/ named after the config.",
 )
 _CLUSTER = flags.DEFINE_boolean(
-    "cluster", False, "One of several processes that Slurm, MPI, GKE or a TPU pod started: JAX finds the others itself."
+    "cluster",
+    False,
+    "One of several processes that Slurm, MPI, GKE or a TPU pod started: JAX finds the others itself.",
 )
-_COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes.")
-_PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes of the run (with --coordinator).")
-_PROCESS = flags.DEFINE_integer("process", None, "Number of this process, from 0 (with --coordinator).")
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "host:port of process 0, for a run of several processes."
+)
+_PROCESSES = flags.DEFINE_integer(
+    "processes", None, "Number of processes of the run (with --coordinator)."
+)
+_PROCESS = flags.DEFINE_integer(
+    "process", None, "Number of this process, from 0 (with --coordinator)."
+)
 
 
 def join_processes() -> None:
-    """Meets the other processes of the run, if there are any; must come before anything else of JAX."""
+    """Meets the other processes of the run, if there are any; must come before anything else of
+    JAX."""
     named = [_COORDINATOR.value, _PROCESSES.value, _PROCESS.value]
     if _CLUSTER.value and any(value is not None for value in named):
-        raise InputError("--cluster finds the processes itself: leave out --coordinator, --processes and --process")
+        raise InputError(
+            "--cluster finds the processes itself: leave out --coordinator, --processes and --process"
+        )
     if any(value is not None for value in named):
         if None in named:
             raise InputError("--coordinator=HOST:PORT, --processes=N and --process=K go together")
@@ -51,7 +67,8 @@ def join_processes() -> None:
 
 
 def default_workdir(config: str) -> str:
-    """The run directory of a config without --workdir: 'configs/pretrain.py:demo' -> 'runs/pretrain-demo'."""
+    """The run directory of a config without --workdir: 'configs/pretrain.py:demo' ->
+    'runs/pretrain-demo'."""
     file, variant = find_config(config)
     return f"runs/{file.stem}-{variant}" if variant else f"runs/{file.stem}"
 
@@ -66,7 +83,8 @@ def start(argv: list[str]) -> int:
     if workdir is None:
         workdir = default_workdir(flags.FLAGS["config"].config_filename)
         print(f"no --workdir given: the run goes to {workdir}", file=sys.stderr)
-    logging.set_verbosity(logging.FATAL)  # the libraries log what they also raise, with traces that hide our one line
+    # the libraries log what they also raise, with traces that hide our one line
+    logging.set_verbosity(logging.FATAL)
     join_processes()
     train_and_evaluate(_CONFIG.value, workdir)
     return 0
@@ -77,7 +95,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS([_with_found_config(word) for word in argv])
         if _CONFIG.value is not None:
-            _CONFIG.value.lock()  # a config file that could not be read says so when it is first touched
+            # a config file that could not be read says so when it is first touched
+            _CONFIG.value.lock()
         return rest
     except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         text = str(error.args[0]) if error.args else str(error)
@@ -96,7 +115,11 @@ def _with_found_config(word: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    app.run(start, argv=["lvcg train", *(sys.argv[1:] if argv is None else argv)], flags_parser=parse_flags)
+    app.run(
+        start,
+        argv=["lvcg train", *(sys.argv[1:] if argv is None else argv)],
+        flags_parser=parse_flags,
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from data_prep.base.memory import KeptRoom, give_back_freed_memory
 def compile_program(function: Callable, *arguments) -> jax.stages.Compiled:
     """A jitted function compiled for its arguments, and not yet called.
 
-    Compiling a training step takes more than a gigabyte, and so does running it: neither finds the other's there.
+    Compiling a training step takes more than a gigabyte, and so does running it: neither finds the
+    other's there.
     """
     give_back_freed_memory()
     program = function.lower(*arguments).compile()
@@ -35,6 +36,7 @@ class CompiledStep:
         program = self._programs[shapes]
         if jax.default_backend() != "cpu":
             return program(state, batch)
-        jax.block_until_ready((state, batch))  # what is still being copied would make another thread run the step
+        # what is still being copied would make another thread run the step
+        jax.block_until_ready((state, batch))
         with self._room.open(program.memory_analysis().temp_size_in_bytes):
             return program(state, batch)

@@ -38,7 +38,8 @@ def say(message: str) -> None:
 
 
 def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | None]:
-    """Training and validation shards; without data.dir a synthetic set is made in the run directory."""
+    """Training and validation shards; without data.dir a synthetic set is made in the run
+    directory."""
     directory = Path(config.data.dir) if config.data.dir else make_synthetic(config, workdir)
     preprocess = make_preprocess(config)
     train = ShardSet(directory, "train")
@@ -50,8 +51,8 @@ def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | N
 
 
 def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
-    """A synthetic data set in the run directory, made by the first process; if that is on object storage, each process
-    makes the same set in a scratch folder of its own."""
+    """A synthetic data set in the run directory, made by the first process; if that is on object
+    storage, each process makes the same set in a scratch folder of its own."""
     from data_prep.corpora.corpus import open_corpus
     from data_prep.dataset.builder import build
     from data_prep.synthetic_heart.records import write_corpus
@@ -62,7 +63,9 @@ def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     raw, shards = folder / "synthetic", folder / "data"
     if (jax.process_index() == 0 or is_remote(workdir)) and not (shards / "dataset.json").exists():
-        say(f"no data.dir given: making a synthetic data set of {config.data.synthetic_patients} patients in {shards}")
+        say(
+            f"no data.dir given: making a synthetic data set of {config.data.synthetic_patients} patients in {shards}"
+        )
         write_corpus(raw, patients=config.data.synthetic_patients, seed=config.seed)
         build(open_corpus("synthetic", raw), shards, make_preprocess(config))
     if jax.process_count() > 1:
@@ -73,11 +76,13 @@ def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
 
 
 class Preemption:
-    """Has somebody asked this run to stop? SIGTERM to the process, or to any process of a distributed run."""
+    """Has somebody asked this run to stop? SIGTERM to the process, or to any process of a
+    distributed run."""
 
     def __init__(self):
         self._asked = False
-        if jax.process_count() == 1:  # else jax's own notifier catches the signal, and all processes agree on a step
+        # else jax's own notifier catches the signal, and all processes agree on a step
+        if jax.process_count() == 1:
             self._previous = signal.signal(signal.SIGTERM, self._ask)
 
     def _ask(self, *_):
@@ -96,7 +101,8 @@ class Preemption:
 
 
 def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOrder) -> None:
-    """Stops with the step and the records whose loss is not a number; losses [a,g,r] in batch order."""
+    """Stops with the step and the records whose loss is not a number; losses [a,g,r] in batch
+    order."""
     bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))
     if len(bad) == 0:
         return
@@ -109,15 +115,20 @@ def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOr
 
 
 def start_from(run: str, state: TrainState, shardings) -> TrainState:
-    """A fresh state with the weights of another run, or of packaged weights, wherever names and shapes agree."""
+    """A fresh state with the weights of another run, or of packaged weights, wherever names and
+    shapes agree."""
     given = load_trained(run)
     state, new = take_weights(state, given.variables)
-    say(f"starting with the weights of {given.name}" + (f"; new are {list_some(new)}" if new else ""))
+    say(
+        f"starting with the weights of {given.name}"
+        + (f"; new are {list_some(new)}" if new else "")
+    )
     return jax.device_put(state, shardings)
 
 
 def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
-    """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is in workdir."""
+    """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is
+    in workdir."""
     workdir = run_place(workdir)
     require_local(config.data.dir)
     with config.ignore_type():  # a run keeps the numbers of a geometry file, not its name
@@ -136,14 +147,18 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     maker = BatchMaker(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
     order = maker.order(config.data.batch_size, config.seed)
     batches = train_batches(maker, order, config.data.prefetch, config.data.threads)
-    sample = jax.tree.map(lambda x: x[0, :1], BatchMaker(train_shards, 1, 1, [0], True)(np.zeros(1, int)))
+    sample = jax.tree.map(
+        lambda x: x[0, :1], BatchMaker(train_shards, 1, 1, [0], True)(np.zeros(1, int))
+    )
     init = partial(create_state, config, model, tx, sample, max_beats)
     abstract = jax.eval_shape(init, 0)
     shardings = state_sharding(mesh, abstract, config)
 
     # Checkpoint or fresh start.
     checkpoints = Checkpoints(workdir, config, config.train.keep_checkpoints)
-    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    placed = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
+    )
     restored = checkpoints.restore_latest(placed)
     if restored is None:
         state, start = jax.jit(init, out_shardings=shardings)(config.seed), 0
@@ -157,8 +172,12 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
 
     # Steps.
     room = KeptRoom()
-    train_step = CompiledStep(make_train_step(model, tx, config, subsets, max_beats, mesh, shardings), room)
-    validation_step = CompiledStep(make_validation_step(model, config, subsets, max_beats, mesh, shardings), room)
+    train_step = CompiledStep(
+        make_train_step(model, tx, config, subsets, max_beats, mesh, shardings), room
+    )
+    validation_step = CompiledStep(
+        make_validation_step(model, config, subsets, max_beats, mesh, shardings), room
+    )
 
     def validate(state) -> dict[str, float]:
         maker = BatchMaker(validation_shards, 1, groups, mine, config.data.pack)
@@ -169,10 +188,13 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
         ]
         return summarise_validation(sums)
 
-    # Loop. The numbers of a step are fetched after the next one is under way, so the device never waits for the host.
+    # Loop. The numbers of a step are fetched after the next one is under way, so the device never
+    # waits for the host.
     log = MetricsLog(workdir, start) if jax.process_index() == 0 else None
     preemption = Preemption()
-    bar = progress_bar(total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0)
+    bar = progress_bar(
+        total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0
+    )
     pending, window = None, (start, time.monotonic())
     outcome = "finished"
 
@@ -203,7 +225,9 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
             bar.update()
             last = step == config.train.steps
             stop = preemption.asked(step)
-            validating = validation_shards is not None and (step % config.train.validate_every == 0 or last)
+            validating = validation_shards is not None and (
+                step % config.train.validate_every == 0 or last
+            )
             if validating or stop or last or step % config.train.checkpoint_every == 0:
                 settle(pending)
                 pending = None
@@ -211,7 +235,9 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
                     values = validate(state)
                     if log:
                         log.write(step, "validation", values)
-                    say(f"step {step}: validation loss {values['loss']:.4g}, hidden leads R2 {values['ecg_r2']:.3f}")
+                    say(
+                        f"step {step}: validation loss {values['loss']:.4g}, hidden leads R2 {values['ecg_r2']:.3f}"
+                    )
                     checkpoints.save_if_lowest(step, state, values["loss"])
                     window = (step, time.monotonic())
                 if stop or last or step % config.train.checkpoint_every == 0:

@@ -1,4 +1,5 @@
-"""Where arrays live: a mesh of (data, model) devices, batches split over data, parameters replicated or spread."""
+"""Where arrays live: a mesh of (data, model) devices, batches split over data, parameters
+replicated or spread."""
 
 from collections.abc import Mapping
 
@@ -13,7 +14,9 @@ def make_mesh(config) -> Mesh:
     """All devices as (data, model)."""
     devices = jax.device_count()
     if devices % config.mesh.model:
-        raise InputError(f"{devices} devices cannot be split into groups of mesh.model={config.mesh.model}")
+        raise InputError(
+            f"{devices} devices cannot be split into groups of mesh.model={config.mesh.model}"
+        )
     shape = (devices // config.mesh.model, config.mesh.model)
     return jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
 
@@ -23,12 +26,14 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """For batch arrays [a,g,...]: micro-batch, then group; a group stays on one device of the data axis."""
+    """For batch arrays [a,g,...]: micro-batch, then group; a group stays on one device of the data
+    axis."""
     return NamedSharding(mesh, PartitionSpec(None, "data"))
 
 
 def state_sharding(mesh: Mesh, abstract_state, config):
-    """Shardings of a train state: large arrays are spread over the axis the config names, the rest is replicated."""
+    """Shardings of a train state: large arrays are spread over the axis the config names, the rest
+    is replicated."""
     axis, smallest = config.mesh.shard_parameters, config.mesh.shard_min_size
     if axis not in ("none", "data", "model"):
         raise InputError(f"mesh.shard_parameters is '{axis}': choose none, data or model")
@@ -38,7 +43,8 @@ def state_sharding(mesh: Mesh, abstract_state, config):
             for dim in sorted(range(len(x.shape)), key=lambda d: -x.shape[d]):
                 if x.shape[dim] % mesh.shape[axis] == 0:
                     return NamedSharding(
-                        mesh, PartitionSpec(*[axis if d == dim else None for d in range(len(x.shape))])
+                        mesh,
+                        PartitionSpec(*[axis if d == dim else None for d in range(len(x.shape))]),
                     )
         return replicated(mesh)
 
@@ -56,6 +62,8 @@ def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Arra
     """This process's part of a batch [a,g_local,...] -> global arrays [a,g,...]."""
     sharding, groups = batch_sharding(mesh), mesh.shape["data"]
     return {
-        name: jax.make_array_from_process_local_data(sharding, x, (x.shape[0], groups, *x.shape[2:]))
+        name: jax.make_array_from_process_local_data(
+            sharding, x, (x.shape[0], groups, *x.shape[2:])
+        )
         for name, x in batch.items()
     }

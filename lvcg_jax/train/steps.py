@@ -16,15 +16,22 @@ from lvcg_jax.train.sharding import batch_sharding, replicated
 VALIDATION_STREAM = 0xFFFF7A11  # keys the fixed validation views apart from the training views
 
 
-def make_train_step(model, tx, config, subsets: np.ndarray, max_beats: int, mesh, state_shardings) -> Callable:
-    """(state, batch [a,g,...]) -> (state, metrics, loss of each record [a,g,r]); the state is donated."""
+def make_train_step(
+    model, tx, config, subsets: np.ndarray, max_beats: int, mesh, state_shardings
+) -> Callable:
+    """(state, batch [a,g,...]) -> (state, metrics, loss of each record [a,g,r]); the state is
+    donated."""
     schedule = make_schedule(config)
 
     def loss_of_view(params, batch_stats, batch, key):
         view_key, noise_key = jax.random.split(key)
-        visible = draw_views(view_key, batch["uid"], batch["lead_mask"], subsets, config.geometry.num_visible)
+        visible = draw_views(
+            view_key, batch["uid"], batch["lead_mask"], subsets, config.geometry.num_visible
+        )
         variables = {"params": params, "batch_stats": batch_stats}
-        outputs, updates = model.apply(variables, batch, visible, noise_key, max_beats, mutable=["batch_stats"])
+        outputs, updates = model.apply(
+            variables, batch, visible, noise_key, max_beats, mutable=["batch_stats"]
+        )
         terms = loss_terms(outputs, batch, visible, config.loss)
         valid = batch["num_beats"] > 0
         return masked_mean(terms["loss"], valid), (updates.get("batch_stats", {}), terms)
@@ -37,7 +44,9 @@ def make_train_step(model, tx, config, subsets: np.ndarray, max_beats: int, mesh
         for k in range(config.optim.accumulate):
             micro_batch = jax.tree.map(lambda x: x[k], batch)  # noqa: B023
             gradient_of = jax.grad(loss_of_view, has_aux=True)
-            gradient, (batch_stats, record_terms) = gradient_of(state.params, batch_stats, micro_batch, key)
+            gradient, (batch_stats, record_terms) = gradient_of(
+                state.params, batch_stats, micro_batch, key
+            )
             gradients.append(gradient)
             terms.append(record_terms)
         gradient = jax.tree.map(lambda *g: sum(g) / config.optim.accumulate, *gradients)
@@ -69,28 +78,40 @@ def make_train_step(model, tx, config, subsets: np.ndarray, max_beats: int, mesh
 
 def _r2(terms, valid, name: str) -> jax.Array:
     """1 - error / power: 1 is perfect, 0 is no better than predicting zero."""
-    return 1.0 - masked_sum(terms[name], valid) / jnp.maximum(masked_sum(terms[f"{name}_power"], valid), 1e-9)
+    return 1.0 - masked_sum(terms[name], valid) / jnp.maximum(
+        masked_sum(terms[f"{name}_power"], valid), 1e-9
+    )
 
 
-def make_validation_step(model, config, subsets: np.ndarray, max_beats: int, mesh, state_shardings) -> Callable:
-    """(state, batch) -> sums over the batch's records of each term and power, and their number; views are fixed."""
+def make_validation_step(
+    model, config, subsets: np.ndarray, max_beats: int, mesh, state_shardings
+) -> Callable:
+    """(state, batch) -> sums over the batch's records of each term and power, and their number;
+    views are fixed."""
 
     def step(state: TrainState, batch):
         batch = jax.tree.map(lambda x: x[0], batch)
         key = jax.random.fold_in(jax.random.key(state.seed), VALIDATION_STREAM)
-        visible = draw_views(key, batch["uid"], batch["lead_mask"], subsets, config.geometry.num_visible)
+        visible = draw_views(
+            key, batch["uid"], batch["lead_mask"], subsets, config.geometry.num_visible
+        )
         variables = {"params": state.eval_params, "batch_stats": state.batch_stats}
         outputs = model.apply(variables, batch, visible, None, max_beats)
         terms = loss_terms(outputs, batch, visible, config.loss)
         valid = batch["num_beats"] > 0
         return {**{name: masked_sum(x, valid) for name, x in terms.items()}, "records": valid.sum()}
 
-    return jax.jit(step, in_shardings=(state_shardings, batch_sharding(mesh)), out_shardings=replicated(mesh))
+    return jax.jit(
+        step, in_shardings=(state_shardings, batch_sharding(mesh)), out_shardings=replicated(mesh)
+    )
 
 
 def summarise_validation(sums: list[dict]) -> dict[str, float]:
     """Batch sums -> means over all records, and R2 of the two reconstructions."""
     total = {name: float(sum(float(s[name]) for s in sums)) for name in sums[0]}
     records = max(total.pop("records"), 1.0)
-    r2 = {f"{name}_r2": 1.0 - total[name] / max(total.pop(f"{name}_power"), 1e-9) for name in ("ecg", "vcg")}
+    r2 = {
+        f"{name}_r2": 1.0 - total[name] / max(total.pop(f"{name}_power"), 1e-9)
+        for name in ("ecg", "vcg")
+    }
     return {**{name: value / records for name, value in total.items()}, **r2}

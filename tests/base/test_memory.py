@@ -1,5 +1,5 @@
-"""A command's freed arrays stay with its process, its main thread is the one that makes them, and what compiling freed
-goes back."""
+"""A command's freed arrays stay with its process, its main thread is the one that makes them, and
+what compiling freed goes back."""
 
 import platform
 import subprocess
@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings")
+pytestmark = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings"
+)
 
 HELD = """
 import os
@@ -60,21 +62,27 @@ def main(argv):
 
 def printed(main: str, run: str) -> list[str]:
     """The words that a process prints which runs this function."""
-    done = subprocess.run([sys.executable, "-c", f"{HELD}{main}{run}"], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{HELD}{main}{run}"], check=True, capture_output=True, text=True
+    )
     return done.stdout.split()
 
 
 def test_commands_keep_what_they_free():
-    """Bytes that a process holds when it has made and dropped an array of 200 MB; if other threads run JAX's steps."""
+    """Bytes that a process holds when it has made and dropped an array of 200 MB; if other threads
+    run JAX's steps."""
     kept, elsewhere = printed(AFTER_AN_ARRAY, "run_command(main)")
     assert int(kept) > 150_000_000 and elsewhere == "False"
     given_back, elsewhere = printed(AFTER_AN_ARRAY, "main(None)")
-    assert int(given_back) < 50_000_000 and elsewhere == "True", "by itself the C library gives it back"
+    assert int(given_back) < 50_000_000 and elsewhere == "True", (
+        "by itself the C library gives it back"
+    )
 
 
 def test_steps_find_the_memory_of_the_step_before():
-    """Two batches of 20 MB are there at a time, and what they are copied from. A batch that settles in what a step of
-    400 MB has left, or a step that another thread runs because its batch is still being copied, costs as much again."""
+    """Two batches of 20 MB are there at a time, and what they are copied from. A batch that settles
+    in what a step of 400 MB has left, or a step that another thread runs because its batch is still
+    being copied, costs as much again."""
     (growth,) = printed(AFTER_STEPS, "run_command(main)")
     assert int(growth) < 200_000_000
 

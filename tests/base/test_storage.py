@@ -27,14 +27,23 @@ from lvcg_jax.train.loop import train_and_evaluate
 
 
 def test_addresses_are_told_from_folders_also_where_pathlib_took_a_slash():
-    assert all(map(is_remote, ["gs://bucket/run", "s3://b", Path("gs://bucket/run"), "http://host/x"]))
-    assert not any(map(is_remote, ["", "runs/paper", "/runs/a:b", "configs/pretrain.py:demo", "C:/runs", Path("best")]))
+    assert all(
+        map(is_remote, ["gs://bucket/run", "s3://b", Path("gs://bucket/run"), "http://host/x"])
+    )
+    assert not any(
+        map(
+            is_remote,
+            ["", "runs/paper", "/runs/a:b", "configs/pretrain.py:demo", "C:/runs", Path("best")],
+        )
+    )
     assert run_place("runs/paper") == Path("runs/paper")
 
 
 def test_only_gs_will_do_and_only_with_its_packages(monkeypatch):
     for place in ("s3://bucket/run", "http://host/run", "gs://", Path("s3://bucket/run")):
-        with pytest.raises(InputError, match="a folder or gs://BUCKET/FOLDER; else mount the bucket"):
+        with pytest.raises(
+            InputError, match="a folder or gs://BUCKET/FOLDER; else mount the bucket"
+        ):
             run_place(place)
     monkeypatch.setattr(files.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"^gs://bucket/run: .*pip install lvcg-jax\[gcs\]"):
@@ -48,7 +57,9 @@ def test_datasets_and_reports_want_ordinary_files(smoke, tmp_path):
         lambda: load_config(Path("gs://bucket/run") / "config.json"),
         lambda: require_local("gs://bucket/x"),
     ):
-        with pytest.raises(InputError, match="(gs|s3)://bucket/.*: only ordinary files .* mount the bucket"):
+        with pytest.raises(
+            InputError, match="(gs|s3)://bucket/.*: only ordinary files .* mount the bucket"
+        ):
             use()
     smoke.data.dir = "gs://bucket/shards"
     with pytest.raises(InputError, match="gs://bucket/shards: only ordinary files"):
@@ -64,7 +75,8 @@ def test_the_command_refuses_another_store_in_one_line_and_makes_nothing():
 
 @pytest.fixture
 def bucket_in_memory(monkeypatch):
-    """gs:// as fsspec's file system in memory: small files only, as tensorstore knows nothing of it."""
+    """gs:// as fsspec's file system in memory: small files only, as tensorstore knows nothing of
+    it."""
     import fsspec
     from etils.epath import backend
     from fsspec.implementations.memory import MemoryFileSystem
@@ -115,7 +127,10 @@ def test_a_bucket_that_cannot_be_reached_is_told_in_one_line(bucket_in_memory, m
         raise ConnectionError("no route\nand more")
 
     monkeypatch.setattr(bucket_in_memory, "_open", fail)
-    with pytest.raises(InputError, match=r"gs://b/run/config.json cannot be reached \(no route\): is the bucket there"):
+    with pytest.raises(
+        InputError,
+        match=r"gs://b/run/config.json cannot be reached \(no route\): is the bucket there",
+    ):
         open_run(run_place("gs://b/run"), get_config("smoke"))
     monkeypatch.setattr(bucket_in_memory, "exists", fail)
     with pytest.raises(InputError, match=r"gs://b/run cannot be reached \(no route\)"):
@@ -143,21 +158,30 @@ np.savez(sys.argv[2], *jax.tree.leaves(model.variables), loss=[row["loss"] for r
 
 
 def summary(workdir, file: Path) -> SimpleNamespace:
-    """The losses and the weights of a run, read by another process: gcsfs has threads that outlive a test."""
+    """The losses and the weights of a run, read by another process: gcsfs has threads that outlive
+    a test."""
     subprocess.run([sys.executable, "-c", SUMMARY, str(workdir), str(file)], check=True, cwd=ROOT)
     stored = np.load(file)
-    return SimpleNamespace(loss=stored["loss"], weights=[stored[name] for name in stored.files if name != "loss"])
+    return SimpleNamespace(
+        loss=stored["loss"], weights=[stored[name] for name in stored.files if name != "loss"]
+    )
 
 
-def test_a_run_killed_while_it_writes_to_the_bucket_ends_as_one_on_disk(bucket, shards_dir, tmp_path):
-    settings = [f"--config.train.{name}" for name in ("steps=6", "checkpoint_every=2", "log_every=1")]
+def test_a_run_killed_while_it_writes_to_the_bucket_ends_as_one_on_disk(
+    bucket, shards_dir, tmp_path
+):
+    settings = [
+        f"--config.train.{name}" for name in ("steps=6", "checkpoint_every=2", "log_every=1")
+    ]
     done = run("lvcg_jax.train", *train_arguments(tmp_path / "run", shards_dir, *settings))
     assert done.returncode == 0, done.stderr[-3000:]
 
     arguments = train_arguments("gs://bucket/runs/one", shards_dir, *settings)
     process = start("lvcg_jax.train", *arguments)
     deadline = time.monotonic() + 300
-    while not any(name.startswith("runs/one/checkpoints/4/state/") for name in list(bucket.objects)):
+    while not any(
+        name.startswith("runs/one/checkpoints/4/state/") for name in list(bucket.objects)
+    ):
         assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()[-3000:]
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
@@ -167,10 +191,15 @@ def test_a_run_killed_while_it_writes_to_the_bucket_ends_as_one_on_disk(bucket, 
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming gs://bucket/runs/one at step" in done.stderr
 
-    mine, theirs = summary("gs://bucket/runs/one", tmp_path / "a.npz"), summary(tmp_path / "run", tmp_path / "b.npz")
+    mine, theirs = (
+        summary("gs://bucket/runs/one", tmp_path / "a.npz"),
+        summary(tmp_path / "run", tmp_path / "b.npz"),
+    )
     np.testing.assert_array_equal(mine.loss, theirs.loss)
     for a, b in zip(mine.weights, theirs.weights, strict=True):
         np.testing.assert_array_equal(a, b)
-    steps = {name.split("/")[3] for name in bucket.objects if name.startswith("runs/one/checkpoints/")}
+    steps = {
+        name.split("/")[3] for name in bucket.objects if name.startswith("runs/one/checkpoints/")
+    }
     assert steps == {"2", "4", "6"}
     assert not (ROOT / "gs:").exists()

@@ -12,7 +12,9 @@ def test_what_goes_wrong_half_way_leaves_the_old_file_and_nothing_else(tmp_path)
     with pytest.raises(KeyboardInterrupt), whole_file(path) as temporary:
         temporary.write_text("half")
         raise KeyboardInterrupt
-    assert path.read_bytes() == "ü\n".encode() and [p.name for p in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == "ü\n".encode() and [p.name for p in path.parent.iterdir()] == [
+        path.name
+    ]
     write_whole(path, b"new")
     assert path.read_bytes() == b"new"
 
@@ -23,4 +25,6 @@ def test_a_place_that_cannot_be_written_is_told_in_one_line(tmp_path):
         write_whole(tmp_path / "file" / "t.json", "")
     with pytest.raises(InputError, match=f"{tmp_path.name}: cannot be written"):
         write_whole(tmp_path, "")  # a folder
-    assert [p.name for p in tmp_path.iterdir()] == ["file"] and not tmp_path.with_name(f"{tmp_path.name}.tmp").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["file"] and not tmp_path.with_name(
+        f"{tmp_path.name}.tmp"
+    ).exists()

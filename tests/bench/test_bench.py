@@ -1,4 +1,5 @@
-"""The bench: its counts are right, its lines say what they claim, and the baseline is measured beside."""
+"""The bench: its counts are right, its lines say what they claim, and the baseline is measured
+beside."""
 
 import contextlib
 import io
@@ -20,7 +21,13 @@ from lvcg_jax.bench import plain_model
 from lvcg_jax.bench.timing import Program, take_turns
 from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.data.batches import BatchMaker
-from lvcg_jax.model.flops import conv_flops, decoder_flops, encoder_flops, flops_per_beat, model_flops
+from lvcg_jax.model.flops import (
+    conv_flops,
+    decoder_flops,
+    encoder_flops,
+    flops_per_beat,
+    model_flops,
+)
 from lvcg_jax.runs import weights
 
 TINY = "from packed_batch import tiny_config as get_config\n"
@@ -59,11 +66,16 @@ def test_flops_of_one_convolution_by_hand():
 
 @pytest.mark.parametrize("length, width, stride", [(128, 7, 2), (4, 7, 1), (16, 5, 1), (16, 1, 2)])
 def test_flops_of_one_convolution_are_the_compilers(length, width, stride):
-    x, kernel = jax.ShapeDtypeStruct((1, length, 6), jnp.float32), jax.ShapeDtypeStruct((width, 6, 10), jnp.float32)
+    x, kernel = (
+        jax.ShapeDtypeStruct((1, length, 6), jnp.float32),
+        jax.ShapeDtypeStruct((width, 6, 10), jnp.float32),
+    )
 
     def convolve(x, kernel):
         pad = (width // 2, width // 2)
-        return jax.lax.conv_general_dilated(x, kernel, (stride,), [pad], dimension_numbers=("NWC", "WIO", "NWC"))
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride,), [pad], dimension_numbers=("NWC", "WIO", "NWC")
+        )
 
     counted = jax.jit(convolve).lower(x, kernel).cost_analysis()["flops"]
     assert conv_flops(length, width, 6, 10, stride) == counted
@@ -71,7 +83,8 @@ def test_flops_of_one_convolution_are_the_compilers(length, width, stride):
 
 @pytest.mark.parametrize("variant", ["paper", "demo"])
 def test_flops_of_encoder_and_decoder_are_the_compilers(variant):
-    """The compiler also counts norms and activations, and the plain decoder up-samples before its shortcuts."""
+    """The compiler also counts norms and activations, and the plain decoder up-samples before its
+    shortcuts."""
     config = get_config(variant)
     sizes, beats = FrozenConfigDict(config).model, 4
     modules = {
@@ -79,9 +92,16 @@ def test_flops_of_encoder_and_decoder_are_the_compilers(variant):
         decoder_flops: (plain_model._Decoder(sizes), (beats, config.model.token_dim)),
     }
     for count, (module, shape) in modules.items():
-        x, valid = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct((beats,), jnp.bool_)
-        variables = jax.eval_shape(lambda x, v, m=module: m.init(jax.random.key(0), x, v, None), x, valid)
-        lowered = jax.jit(lambda v, x, ok, m=module: m.apply(v, x, ok, None)).lower(variables, x, valid)
+        x, valid = (
+            jax.ShapeDtypeStruct(shape, jnp.float32),
+            jax.ShapeDtypeStruct((beats,), jnp.bool_),
+        )
+        variables = jax.eval_shape(
+            lambda x, v, m=module: m.init(jax.random.key(0), x, v, None), x, valid
+        )
+        lowered = jax.jit(lambda v, x, ok, m=module: m.apply(v, x, ok, None)).lower(
+            variables, x, valid
+        )
         ratio = lowered.cost_analysis()["flops"] / beats / count(config)
         assert 1.0 < ratio < (1.15 if variant == "paper" else 1.4), (count.__name__, ratio)
 
@@ -108,7 +128,10 @@ def test_every_part_has_its_line(lines):
     assert lines["input"]["source"] == "synthetic" and lines["input"]["records_per_cpu_second"] > 10
     assert lines["prepare"]["records_per_cpu_second"] > 10 and lines["prepare"]["ratio"] > 0
     checkpoint = lines["checkpoint"]
-    assert 0 < checkpoint["stall_seconds"] <= checkpoint["write_seconds"] and checkpoint["state_mib"] > 0
+    assert (
+        0 < checkpoint["stall_seconds"] <= checkpoint["write_seconds"]
+        and checkpoint["state_mib"] > 0
+    )
 
 
 @pytest.mark.parametrize("part", ["train", "embed"])
@@ -117,14 +140,20 @@ def test_what_a_line_says_fits_together(lines, part):
     peak = line["peak_gflop_per_second"]
     for fields in (line, line["baseline"]):
         assert fields.keys() >= SPEED
-        assert fields["padding_share"] == pytest.approx(1 - fields["beats"] / fields["slots"], abs=1e-4)
-        assert fields["share_of_peak"] == pytest.approx(fields["gflop"] / fields["seconds"] / peak, rel=1e-3)
+        assert fields["padding_share"] == pytest.approx(
+            1 - fields["beats"] / fields["slots"], abs=1e-4
+        )
+        assert fields["share_of_peak"] == pytest.approx(
+            fields["gflop"] / fields["seconds"] / peak, rel=1e-3
+        )
         assert fields["records_per_second"] == pytest.approx(8 / fields["seconds"], rel=1e-3)
         assert fields["seconds_min"] <= fields["seconds"] and fields["compile_seconds"] > 0
         assert 0 < fields["program_memory_gib"] < fields["process_memory_gib"] < 8
     assert line["beats"] == line["baseline"]["beats"] and line["gflop"] == line["baseline"]["gflop"]
     assert line["baseline"]["slots"] == 8 * 20 and line["slots"] < 8 * 20
-    assert line["ratio"] == pytest.approx(line["records_per_second"] / line["baseline"]["records_per_second"], rel=1e-3)
+    assert line["ratio"] == pytest.approx(
+        line["records_per_second"] / line["baseline"]["records_per_second"], rel=1e-3
+    )
 
 
 def test_embedding_batch_after_batch_is_told_with_and_without_compiling(lines):
@@ -140,7 +169,9 @@ def test_embedding_batch_after_batch_is_told_with_and_without_compiling(lines):
 def test_packaged_weights_are_timed_side_by_side(lines):
     speed, times = lines["packaged"]["records_per_second"], lines["packaged"]["times_the_slowest"]
     assert list(speed) == weights.names() and min(times.values()) == 1.0
-    assert all(times[name] == pytest.approx(x / min(speed.values()), rel=1e-3) for name, x in speed.items())
+    assert all(
+        times[name] == pytest.approx(x / min(speed.values()), rel=1e-3) for name, x in speed.items()
+    )
 
 
 def test_the_trace_is_written(lines, folder):
@@ -150,7 +181,9 @@ def test_the_trace_is_written(lines, folder):
 
 def test_real_shards_are_measured_when_given(shards_dir):
     config = Path(__file__).parents[2] / "configs" / "pretrain.py"
-    lines = _lines(f"--config={config}:smoke", f"--data={shards_dir}", "--parts=embed,input", "--batch_size=16")
+    lines = _lines(
+        f"--config={config}:smoke", f"--data={shards_dir}", "--parts=embed,input", "--batch_size=16"
+    )
     assert list(lines) == ["machine", "embed", "input"]
     counts = ShardSet(shards_dir, "train").counts
     assert lines["embed"]["beats"] / 16 == pytest.approx(counts.mean(), rel=0.2)
@@ -180,7 +213,9 @@ def test_a_program_is_compiled_once_and_called_with_its_arguments():
 
 
 def test_mistakes_are_told(folder, tmp_path, shards_dir):
-    assert_one_line_error(run("lvcg_jax.bench", "--parts=peak,trane"), "unknown part 'trane'", "checkpoint")
+    assert_one_line_error(
+        run("lvcg_jax.bench", "--parts=peak,trane"), "unknown part 'trane'", "checkpoint"
+    )
     tiny = f"--config={folder / 'tiny.py'}"
     for flags, words in (
         ([tiny, "--repeats=0"], "--repeats must be 1 or more"),

@@ -17,14 +17,28 @@ N = 6  # max_beats here
 
 
 def _setting(norm="batch", lambda_rhythm=0.0):
-    """Both models, one set of variables, and the same seven records (one of them empty) packed and padded."""
+    """Both models, one set of variables, and the same seven records (one of them empty) packed and
+    padded."""
     config = tiny_config()
     config.model.norm, config.model.dropout = norm, 0.0
     config.loss.lambda_rhythm = lambda_rhythm
     config.geometry.eps = 1e-2
-    lead_masks = [ALL_LEADS, 0b111111111000, ALL_LEADS, ALL_LEADS & ~2, ALL_LEADS, ALL_LEADS, ALL_LEADS, ALL_LEADS]
+    lead_masks = [
+        ALL_LEADS,
+        0b111111111000,
+        ALL_LEADS,
+        ALL_LEADS & ~2,
+        ALL_LEADS,
+        ALL_LEADS,
+        ALL_LEADS,
+        ALL_LEADS,
+    ]
     counts = (4, 1, N, 3, 0, 5, 2, 3)
-    packed = pack(random_records(counts, config.preprocess.beat_samples, lead_masks=lead_masks), groups=2, capacity=15)
+    packed = pack(
+        random_records(counts, config.preprocess.beat_samples, lead_masks=lead_masks),
+        groups=2,
+        capacity=15,
+    )
     model = make_model(config)
     return config, model, make_plain_model(config), random_variables(model, packed, N), packed
 
@@ -34,8 +48,13 @@ def test_parameters_and_statistics_are_those_of_the_model_at_paper_size():
     config.loss.lambda_rhythm = 1.0
     packed = pack(random_records((2,), 128), groups=1, capacity=2)
     shapes = [
-        jax.eval_shape(lambda b, m=model: m.init(jax.random.key(0), b, b["lead_mask"], None, 20), batch)
-        for model, batch in ((make_model(config), packed), (make_plain_model(config), pad_batch(packed, 20)))
+        jax.eval_shape(
+            lambda b, m=model: m.init(jax.random.key(0), b, b["lead_mask"], None, 20), batch
+        )
+        for model, batch in (
+            (make_model(config), packed),
+            (make_plain_model(config), pad_batch(packed, 20)),
+        )
     ]
     assert shapes[0] == shapes[1]
 
@@ -71,16 +90,28 @@ def test_same_losses_gradients_and_norm_statistics(train, lambda_rhythm):
     (our_gradient, (our_terms, our_stats)), (gradient, (terms, stats)) = results
     assert our_terms.keys() == terms.keys()
     for name in terms:
-        np.testing.assert_allclose(our_terms[name].reshape(-1), terms[name].reshape(-1), rtol=1e-4, err_msg=name)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), our_stats, stats)
-    norm, wrong = optax.tree.norm(gradient), optax.tree.norm(jax.tree.map(jnp.subtract, gradient, our_gradient))
+        np.testing.assert_allclose(
+            our_terms[name].reshape(-1), terms[name].reshape(-1), rtol=1e-4, err_msg=name
+        )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), our_stats, stats
+    )
+    norm, wrong = (
+        optax.tree.norm(gradient),
+        optax.tree.norm(jax.tree.map(jnp.subtract, gradient, our_gradient)),
+    )
     assert norm > 1.0 and wrong < 1e-4 * norm
 
 
 def test_padding_puts_every_beat_in_its_records_row():
     records = random_records((2, 3, 1, 4), 16)
     padded = pad_batch(pack(records, groups=2, capacity=6), max_beats=5)
-    assert padded["beats"].shape == (4, 5, 12, 16) and padded["num_beats"].tolist() == [[2], [3], [1], [4]]
+    assert padded["beats"].shape == (4, 5, 12, 16) and padded["num_beats"].tolist() == [
+        [2],
+        [3],
+        [1],
+        [4],
+    ]
     for row, record in enumerate(records):
         n = len(record["length"])
         np.testing.assert_array_equal(padded["beats"][row, :n], record["beats"])

@@ -26,13 +26,15 @@ def test_collectives_are_read_with_their_bytes_and_devices():
 
 
 def test_bytes_on_a_ring():
-    """Each of four devices sends every quarter but one twice to reduce and share an array, once to share it only."""
+    """Each of four devices sends every quarter but one twice to reduce and share an array, once to
+    share it only."""
     assert Collective("all-reduce", 400, 4).sent == 600
     assert Collective("all-gather", 400, 4).sent == Collective("reduce-scatter", 400, 4).sent == 300
 
 
 def test_weak_scaling_by_hand():
-    """1,000 GFLOP at 50 TFLOP/s: 20 ms; 50 MB reduced by two at 1 GB/s: 50 ms; 100 small ones of 10 us: 1 ms."""
+    """1,000 GFLOP at 50 TFLOP/s: 20 ms; 50 MB reduced by two at 1 GB/s: 50 ms; 100 small ones of 10
+    us: 1 ms."""
     found = [Collective("all-reduce", 50_000_000, 8)] + [Collective("all-reduce", 100, 8)] * 100
     lines = weak_scaling(Chip(100.0, 0.5, 1.0, 10.0), 1000.0, found, [1, 2], rows=8)
     assert lines[2] == "| 1 | 8 | 20.00 | 0.00 | 0.00 | 100% | 400 |"
@@ -40,13 +42,21 @@ def test_weak_scaling_by_hand():
 
 
 def test_the_gradient_is_reduced_once():
-    """Data parallel: parameters, norm statistics and metrics are summed; only the loss of each record is shared."""
+    """Data parallel: parameters, norm statistics and metrics are summed; only the loss of each
+    record is shared."""
     done = run(
-        "lvcg_jax.bench.scaling", "--config=configs/pretrain.py:smoke", "--devices=4", "--chips=256", "--records=2"
+        "lvcg_jax.bench.scaling",
+        "--config=configs/pretrain.py:smoke",
+        "--devices=4",
+        "--chips=256",
+        "--records=2",
     )
     assert done.returncode == 0, done.stderr
     parameters = int(re.match(r"([\d,]+) parameters", done.stdout).group(1).replace(",", ""))
-    reduced = sum(float(x) for x in re.findall(r"\| all-reduce \| [^|]+ \| \d+ \| ([\d.]+)", done.stdout)) * 1e6
+    reduced = (
+        sum(float(x) for x in re.findall(r"\| all-reduce \| [^|]+ \| \d+ \| ([\d.]+)", done.stdout))
+        * 1e6
+    )
     assert 0.8 * 4 * parameters < reduced < 1.5 * 4 * parameters
     assert not re.search(r"\| (all-gather|all-to-all|collective-permute) \| large", done.stdout)
     assert re.search(r"\| 256 \| 512 \|", done.stdout) and "Calculated" in done.stdout

@@ -34,18 +34,33 @@ VISIBLE = np.array([[0b000010000011, 0b10010010, 0b100000100010, 0b10001001]], n
 KEY = jax.random.key(0)
 
 # Values of the later fields that the paper does not have.
-OTHERS = [(name, value) for name in LATER_FIELDS for value in CHOICES.get(name, ()) if value != LATER_FIELDS[name]]
+OTHERS = [
+    (name, value)
+    for name in LATER_FIELDS
+    for value in CHOICES.get(name, ())
+    if value != LATER_FIELDS[name]
+]
 OTHERS += [("model.dynamics_layers", 2), ("model.rhythm_positions", SLOTS), ("model.refine", 4)]
 OTHERS += [("model.embedding_norm", True), ("model.stitch", True), ("loss.lambda_base", 1.0)]
-OTHERS += [("model.structure", "anchor"), ("model.structure", "mean+std"), ("loss.lambda_view", 1.0)]
-OTHERS += [("geometry.most_visible", 6), ("model.lead_sizes", True), ("train.start_from", "runs/other")]
+OTHERS += [
+    ("model.structure", "anchor"),
+    ("model.structure", "mean+std"),
+    ("loss.lambda_view", 1.0),
+]
+OTHERS += [
+    ("geometry.most_visible", 6),
+    ("model.lead_sizes", True),
+    ("train.start_from", "runs/other"),
+]
 OTHERS += [("model.remat", True)]
 
 
 def changed(**fields):
     """tiny_config with some fields changed, written section__field=value."""
     config = tiny_config()
-    config.update_from_flattened_dict({name.replace("__", "."): value for name, value in fields.items()})
+    config.update_from_flattened_dict(
+        {name.replace("__", "."): value for name, value in fields.items()}
+    )
     return config
 
 
@@ -77,7 +92,9 @@ def test_a_word_that_a_field_cannot_be_is_refused():
         with pytest.raises(InputError, match=f"{name} is 'nonsense': choose"):
             make_model(changed(**{name.replace(".", "__"): "nonsense"}))
     for structure in ("median", "mean+mean", ""):
-        with pytest.raises(InputError, match=f"model.structure is '{re.escape(structure)}': choose from mean, std"):
+        with pytest.raises(
+            InputError, match=f"model.structure is '{re.escape(structure)}': choose from mean, std"
+        ):
             make_model(changed(model__structure=structure))
     with pytest.raises(InputError, match="dynamics_input='encoded' needs"):
         make_model(changed(model__dynamics="zero", model__dynamics_input="encoded"))
@@ -95,9 +112,12 @@ def test_every_later_field_has_another_value_here():
     assert {name for name, _ in OTHERS} == set(LATER_FIELDS)
 
 
-@pytest.mark.parametrize("name, value", [other for other in OTHERS if not other[0].startswith("optim")])
+@pytest.mark.parametrize(
+    "name, value", [other for other in OTHERS if not other[0].startswith("optim")]
+)
 def test_each_field_alone_fits_the_papers_others(name, value):
-    """Shapes only: a training view, its loss and a reconstruction; making the variables embeds, too."""
+    """Shapes only: a training view, its loss and a reconstruction; making the variables embeds,
+    too."""
     config = changed(**{name.replace(".", "__"): value})
     model = make_model(config)
 
@@ -123,8 +143,11 @@ def test_views_of_several_sizes_are_drawn_as_often():
     sizes = np.bitwise_count(subsets)
     assert set(sizes) == {3, 4, 5, 6} and (sizes == 6).sum() > 4 * (sizes == 3).sum()
     uid = np.arange(4000, dtype=np.uint32)
-    drawn = np.bitwise_count(np.asarray(draw_views(KEY, uid, np.full(4000, 0xFFF, np.int32), subsets, 3)))
-    np.testing.assert_allclose(np.bincount(drawn, minlength=7)[3:], 1000, atol=110)  # 4 standard deviations
+    drawn = np.bitwise_count(
+        np.asarray(draw_views(KEY, uid, np.full(4000, 0xFFF, np.int32), subsets, 3))
+    )
+    # 4 standard deviations
+    np.testing.assert_allclose(np.bincount(drawn, minlength=7)[3:], 1000, atol=110)
 
 
 # ---- temporal module (D6, D7)
@@ -132,7 +155,10 @@ def test_views_of_several_sizes_are_drawn_as_often():
 
 def torch_gru(params, state, x):
     """The gates as PyTorch documents them."""
-    a, b = (np.split(v @ params[k]["kernel"] + params[k]["bias"], 3, -1) for k, v in (("input", x), ("state", state)))
+    a, b = (
+        np.split(v @ params[k]["kernel"] + params[k]["bias"], 3, -1)
+        for k, v in (("input", x), ("state", state))
+    )
     sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
     reset, keep = sigmoid(a[0] + b[0]), sigmoid(a[1] + b[1])
     return (1 - keep) * np.tanh(a[2] + reset * b[2]) + keep * state
@@ -193,7 +219,9 @@ def test_structure_part_and_its_norm(structure, norm):
         expected = tokens[0, r, 1] if structure == "anchor" else tokens[0, r, :n].mean(0)
         if norm:
             scale = variables["params"]["norm_structure"]
-            expected = (expected - expected.mean()) / np.sqrt(expected.var() + 1e-5) * scale["scale"] + scale["bias"]
+            expected = (expected - expected.mean()) / np.sqrt(expected.var() + 1e-5) * scale[
+                "scale"
+            ] + scale["bias"]
         np.testing.assert_allclose(parts["structure"][0, r], expected, atol=1e-5)
 
 
@@ -205,7 +233,13 @@ def test_pooled_statistics_are_those_of_the_valid_beats():
     for row, beats, n in zip(pooled, tokens, counts, strict=True):
         beats = beats[:n] if n else np.zeros((1, 3))
         steps = np.diff(beats, axis=0) if n > 1 else np.zeros((1, 3))
-        expected = [beats.mean(0), beats.std(0), np.sqrt((steps**2).mean(0)), beats.max(0), beats.min(0)]
+        expected = [
+            beats.mean(0),
+            beats.std(0),
+            np.sqrt((steps**2).mean(0)),
+            beats.max(0),
+            beats.min(0),
+        ]
         np.testing.assert_allclose(row, np.concatenate(expected), atol=1e-5)
 
 
@@ -247,7 +281,8 @@ def test_hidden_leads_decoded_from_both_kinds_of_tokens_share_the_term():
 
 @pytest.mark.parametrize("source", ["predicted", "both"])
 def test_hidden_leads_train_the_tokens_of_all_beats_only_if_decoded_from_them(source):
-    """The GRU reads slot 0 alone, so the printed objective's hidden leads say nothing to the other beats' tokens."""
+    """The GRU reads slot 0 alone, so the printed objective's hidden leads say nothing to the other
+    beats' tokens."""
     config = changed(loss__ecg_source=source)
     model = make_model(config)
     variables = random_variables(model, BATCH, SLOTS)
@@ -274,7 +309,9 @@ def test_view_term_is_zero_for_all_leads_and_moves_only_the_view():
     np.testing.assert_allclose(term(variables, BATCH["lead_mask"]), 0.0, atol=1e-6)
     assert term(variables, VISIBLE).min() > 1e-3
     gradient = jax.grad(lambda v: term(v, BATCH["lead_mask"]).sum())(variables)
-    np.testing.assert_allclose(jax.tree.leaves(jax.tree.map(lambda x: np.abs(x).max(), gradient)), 0.0, atol=1e-6)
+    np.testing.assert_allclose(
+        jax.tree.leaves(jax.tree.map(lambda x: np.abs(x).max(), gradient)), 0.0, atol=1e-6
+    )
 
 
 # ---- rhythm encoder (D12)
@@ -287,27 +324,37 @@ def test_rhythm_unit_steps_and_positions():
     paper = RhythmEncoder(**sizes)
     params = paper.init(KEY, rr, mask)["params"]
     encode = lambda module, params, rr=rr: np.asarray(module.apply({"params": params}, rr, mask))  # noqa: E731
-    # Statistics and steps in samples are those of seconds with the first kernel scaled; the ratios have no unit.
+    # Statistics and steps in samples are those of seconds with the first kernel scaled; the ratios
+    # have no unit.
     branches = {"stats1": np.array([100, 100, 100, 1.0])[:, None], "differences": 100.0}
     scaled = params | {
-        name: {**params[name], "kernel": params[name]["kernel"] * factor} for name, factor in branches.items()
+        name: {**params[name], "kernel": params[name]["kernel"] * factor}
+        for name, factor in branches.items()
     }
-    np.testing.assert_allclose(encode(RhythmEncoder(**sizes, scale=100.0), params), encode(paper, scaled), rtol=1e-4)
-    np.testing.assert_allclose(rr_statistics(rr * 100, mask)[0, :3], 100 * rr_statistics(rr, mask)[0, :3], rtol=1e-5)
+    np.testing.assert_allclose(
+        encode(RhythmEncoder(**sizes, scale=100.0), params), encode(paper, scaled), rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        rr_statistics(rr * 100, mask)[0, :3], 100 * rr_statistics(rr, mask)[0, :3], rtol=1e-5
+    )
     # Relative steps: twice as slow a heart has the same steps.
     cut = params | {"stats1": jax.tree.map(jnp.zeros_like, params["stats1"])}
     relative = RhythmEncoder(**sizes, relative_steps=True)
     np.testing.assert_allclose(encode(relative, cut, 2 * rr), encode(relative, cut), atol=1e-5)
     assert np.abs(encode(paper, cut, 2 * rr) - encode(paper, cut)).max() > 1e-3
     mean = rr[mask].mean()
-    factor = params | {"differences": {**params["differences"], "kernel": params["differences"]["kernel"] / mean}}
+    factor = params | {
+        "differences": {**params["differences"], "kernel": params["differences"]["kernel"] / mean}
+    }
     np.testing.assert_allclose(encode(relative, params), encode(paper, factor), atol=1e-5)
     # Positions: without them the pooled sequence does not know the order of the intervals.
     placed = RhythmEncoder(**sizes, positions=5)
     placed_params = {**cut, "positions": jax.random.normal(KEY, (5, 8))}
     placed_params["differences"] = jax.tree.map(jnp.zeros_like, params["differences"])
     turned = rr[:, [3, 1, 2, 0, 4]]
-    assert np.abs(encode(placed, placed_params, turned) - encode(placed, placed_params)).max() > 1e-4
+    assert (
+        np.abs(encode(placed, placed_params, turned) - encode(placed, placed_params)).max() > 1e-4
+    )
     without = {name: x for name, x in placed_params.items() if name != "positions"}
     np.testing.assert_allclose(encode(paper, without, turned), encode(paper, without), atol=1e-5)
 
@@ -329,7 +376,9 @@ def published_stitch(beats, length, num_samples):
     last = len(length) - 1
     for i, (beat, n) in enumerate(zip(beats, length, strict=True)):
         place = np.clip((np.arange(n) + 0.5) * len(beat) / n - 0.5, 0, len(beat) - 1)
-        resampled = np.stack([np.interp(place, np.arange(len(beat)), axis) for axis in beat.T], axis=1)
+        resampled = np.stack(
+            [np.interp(place, np.arange(len(beat)), axis) for axis in beat.T], axis=1
+        )
         window, fade = np.ones(n), max(1, int(0.1 * n))
         if i > 0:
             window[:fade] = np.linspace(0, 1, fade)
@@ -358,7 +407,9 @@ def test_stitching_is_the_published_loop_and_restoring_and_cutting_are_the_shard
         expected = stitch_beats(np.swapaxes(beats, 1, 2), start, length, real)
         np.testing.assert_allclose(np.asarray(record)[0, :real].T, expected, atol=1e-5)
         cut = np.asarray(authors_code.cut(record, slots, 16))[0, : len(lengths)]
-        np.testing.assert_allclose(np.swapaxes(cut, 1, 2), cut_beats(expected, start, length, 16), atol=1e-5)
+        np.testing.assert_allclose(
+            np.swapaxes(cut, 1, 2), cut_beats(expected, start, length, 16), atol=1e-5
+        )
 
 
 def test_refinement_is_a_residual_of_each_lead_alone():
@@ -369,7 +420,9 @@ def test_refinement_is_a_residual_of_each_lead_alone():
     np.testing.assert_array_equal(refiner.apply({"params": still}, ecg), ecg)
     other = ecg.copy()
     other[0, 1, 3] += 1.0
-    moved = np.asarray(refiner.apply({"params": params}, other) - refiner.apply({"params": params}, ecg))
+    moved = np.asarray(
+        refiner.apply({"params": params}, other) - refiner.apply({"params": params}, ecg)
+    )
     assert np.argwhere(np.abs(moved).max(-1) > 0).tolist() == [[0, 1, 3]]
 
 
@@ -398,21 +451,33 @@ def test_tokens_that_the_vcg_term_decodes(source):
 
 @pytest.mark.parametrize("decay", ["kernels", "all"])
 def test_what_decays(decay):
-    config = changed(optim__decay=decay, optim__weight_decay=0.5, optim__warmup_steps=0, optim__schedule="constant")
+    config = changed(
+        optim__decay=decay,
+        optim__weight_decay=0.5,
+        optim__warmup_steps=0,
+        optim__schedule="constant",
+    )
     names = ("kernel", "bias", "scale")
-    params = {"encoder": {name: jnp.ones(3) for name in names}, "norm_rhythm": {"scale": jnp.ones(3)}}
+    params = {
+        "encoder": {name: jnp.ones(3) for name in names},
+        "norm_rhythm": {"scale": jnp.ones(3)},
+    }
     tx = make_optimizer(config)
     updates, _ = tx.update(jax.tree.map(jnp.zeros_like, params), tx.init(params), params)
     shrunk = {name for name in names if np.all(updates["encoder"][name] < 0)}
     assert shrunk == ({"kernel"} if decay == "kernels" else set(names))
-    assert np.all(updates["norm_rhythm"]["scale"] == 0)  # nothing trains it, and so nothing decays it
+    # nothing trains it, and so nothing decays it
+    assert np.all(updates["norm_rhythm"]["scale"] == 0)
     assert decay_mask(params)["encoder"] == {"kernel": True, "bias": False, "scale": False}
 
 
 def test_release_has_no_warm_up_and_a_constant_rate():
     rates = {name: make_schedule(get_config(name)) for name in ("paper", "release")}
     assert float(rates["release"](0)) == float(rates["release"](499_999)) == pytest.approx(5e-4)
-    assert float(rates["paper"](0)) == pytest.approx(5e-4 / 2000) and float(rates["paper"](499_999)) < 1e-9
+    assert (
+        float(rates["paper"](0)) == pytest.approx(5e-4 / 2000)
+        and float(rates["paper"](499_999)) < 1e-9
+    )
 
 
 # ---- ablations
@@ -439,13 +504,16 @@ def test_lead_space_sees_visible_leads_only_and_has_no_geometry():
     row, _, valid = owners(BATCH)
     shown = np.take_along_axis(mask_leads(VISIBLE), row[..., None], 1)
     lifted = np.asarray(model.apply(variables, BATCH["beats"], VISIBLE, row, method="lift"))
-    np.testing.assert_array_equal(np.swapaxes(lifted, -1, -2), np.where(shown[..., None], BATCH["beats"], 0))
+    np.testing.assert_array_equal(
+        np.swapaxes(lifted, -1, -2), np.where(shown[..., None], BATCH["beats"], 0)
+    )
     outputs = jax.jit(lambda v: model.apply(v, BATCH, VISIBLE, None, SLOTS))(variables)
     decoded = np.abs(np.asarray(outputs["vcg_decoded"])).max(2)[valid]  # [m,12]
     np.testing.assert_array_equal(decoded > 0, shown[valid])  # an invisible lead is no target there
     assert np.all(np.abs(outputs["ecg"])[valid].max(-1) > 0)
     ecg = np.asarray(outputs["ecg"])
-    assert np.abs(ecg[0, 0, 2] - (ecg[0, 0, 1] - ecg[0, 0, 0])).max() > 1e-3  # nothing ties III to II - I
+    # nothing ties III to II - I
+    assert np.abs(ecg[0, 0, 2] - (ecg[0, 0, 1] - ecg[0, 0, 0])).max() > 1e-3
 
 
 def test_without_dynamics_every_beat_predicts_itself():

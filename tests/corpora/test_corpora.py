@@ -1,4 +1,5 @@
-"""Corpora in their published layouts, written small: labels by code, patients, folds, lead order, and known defects."""
+"""Corpora in their published layouts, written small: labels by code, patients, folds, lead order,
+and known defects."""
 
 import pickle
 
@@ -24,7 +25,10 @@ def wfdb_text(name, signal, leads, file, rate=500, gain=1000, offset="", comment
     adc = np.where(np.isnan(signal), -32768, np.round(np.nan_to_num(signal) * gain)).astype("<i2")
     sums = [int(column.astype(np.int64).sum()) % 65536 for column in adc.T]
     lines = [f"{name} {len(leads)} {rate} {len(adc)}"]
-    lines += [f"{file} 16{offset} {gain}/mV 16 0 0 {s} 0 {lead}" for s, lead in zip(sums, leads, strict=True)]
+    lines += [
+        f"{file} 16{offset} {gain}/mV 16 0 0 {s} 0 {lead}"
+        for s, lead in zip(sums, leads, strict=True)
+    ]
     return end.join([*lines, *comments, ""]), adc
 
 
@@ -37,8 +41,15 @@ def write_dat(stem, signal, leads=LEADS, **more):
 
 def write_mat(stem, signal, dx, end="\r\n", leads=LEADS):
     stem.parent.mkdir(parents=True, exist_ok=True)
-    comments = ["#Age: 60", "#Sex: Male", *([f"#Dx: {dx}"] if dx is not None else []), "#Rx: Unknown"]
-    text, adc = wfdb_text(stem.name, signal, leads, f"{stem.name}.mat", offset="+24", comments=comments, end=end)
+    comments = [
+        "#Age: 60",
+        "#Sex: Male",
+        *([f"#Dx: {dx}"] if dx is not None else []),
+        "#Rx: Unknown",
+    ]
+    text, adc = wfdb_text(
+        stem.name, signal, leads, f"{stem.name}.mat", offset="+24", comments=comments, end=end
+    )
     head = np.array([30, adc.shape[1], len(adc), 0, 4], "<i4").tobytes() + b"val\0"
     stem.with_suffix(".hea").write_bytes(text.encode())
     stem.with_suffix(".mat").write_bytes(head + adc.tobytes())
@@ -52,7 +63,8 @@ def load(corpus, record_id):
 # ---- MIMIC-IV-ECG
 
 STUDIES = [  # subject, study, codes, taken in a stay, fold
-    ("10000032", "40689238", "['E119', 'E15', 'N179', 'R6510', 'A4901', 'Z250']", "True", "0"),  # and near misses
+    # and near misses
+    ("10000032", "40689238", "['E119', 'E15', 'N179', 'R6510', 'A4901', 'Z250']", "True", "0"),
     ("10000032", "44458630", "[]", "True", "0"),
     ("10000032", "49036311", "", "True", "0"),
     ("10000117", "45090959", "[]", "False", "18"),
@@ -71,7 +83,9 @@ def mimic(folder, table=True, studies=STUDIES):
         path = f"files/p{subject[:4]}/p{subject}/s{study}/{study}"
         lines.append(f"{subject},{study},{study},2180-07-23 08:44:00,{path}")
         if codes is not None:
-            rows.append(f'x/{path},{study},{subject},"{codes.replace(chr(34), chr(34) * 2)}",{stay},7,{fold}')
+            rows.append(
+                f'x/{path},{study},{subject},"{codes.replace(chr(34), chr(34) * 2)}",{stay},7,{fold}'
+            )
         if subject != "19999999":  # not downloaded
             signal = ecg(number)[:, [LEADS.index(lead) for lead in STORED]]
             if study == "44458630":
@@ -89,7 +103,8 @@ def test_mimic_labels_folds_and_patients(tmp_path):
     assert corpus.tasks == {"diabetes": ("diabetes",), "ckd": ("ckd",), "sepsis": ("sepsis",)}
     assert corpus.missing == 1 and corpus.split_rule == "folds 0-17 train, 18 validation, 19 test"
     positive = {
-        ref.record_id: ref.labels and {task for task, names in ref.labels.items() if names} for ref in corpus.refs
+        ref.record_id: ref.labels and {task for task, names in ref.labels.items() if names}
+        for ref in corpus.refs
     }
     assert positive == {
         "40689238": {"diabetes"},
@@ -119,7 +134,9 @@ def test_mimic_signal_by_name_with_nan_and_flat_lead(tmp_path):
     ordered, unknown = order_leads(record.signal, record.leads)
     assert record.leads == list(STORED) and not unknown and record.defects == []
     np.testing.assert_allclose(ordered.T, ecg(0), atol=0.003)  # aVL and aVF under their own names
-    window = Preprocess().prepare(*(lambda r: (r.signal, r.rate, r.leads))(load(corpus, "44458630")))[0]
+    window = Preprocess().prepare(
+        *(lambda r: (r.signal, r.rate, r.leads))(load(corpus, "44458630"))
+    )[0]
     assert "nan:aVR:30" in window.defects and "flat:V3" in window.defects
 
 
@@ -129,7 +146,8 @@ def test_mimic_options_and_mistakes(tmp_path):
     table = table.rename(tmp_path / "labels.csv")
     assert open_corpus("mimic", tmp_path / "ecg").tasks == {}
     corpus = open_corpus("mimic", tmp_path / "ecg", {"labels": str(table), "fold": "fold"})
-    assert corpus.refs[0].labels["diabetes"] == ["diabetes"] and corpus.refs[4].split == "train"  # fold 7 for all
+    # fold 7 for all
+    assert corpus.refs[0].labels["diabetes"] == ["diabetes"] and corpus.refs[4].split == "train"
     with pytest.raises(InputError, match="no option 'label': it takes labels, codes, fold"):
         open_corpus("mimic", tmp_path / "ecg", {"label": str(table)})
     with pytest.raises(InputError, match="no column 'all_diag'"):
@@ -155,12 +173,25 @@ def test_mimic_options_and_mistakes(tmp_path):
 
 
 def test_cpsc_challenge_files(tmp_path):
-    for name, seed, dx, seconds in [("A0003", 3, "59118001,164884008", 6), ("A0001", 1, "426783006", 25)]:
+    for name, seed, dx, seconds in [
+        ("A0003", 3, "59118001,164884008", 6),
+        ("A0001", 1, "426783006", 25),
+    ]:
         write_mat(tmp_path / "g1" / name, ecg(seed, seconds), dx)
     write_mat(tmp_path / "g2/A0002", ecg(3, 6), "59118001, 999, 164884008")  # the signal of A0003
     write_mat(tmp_path / "g2/A0004", ecg(4, 6), None)
     corpus = open_corpus("cpsc2018", tmp_path)
-    assert corpus.tasks["diagnosis"] == ("NORM", "AF", "1AVB", "LBBB", "RBBB", "PAC", "PVC", "STD", "STE")
+    assert corpus.tasks["diagnosis"] == (
+        "NORM",
+        "AF",
+        "1AVB",
+        "LBBB",
+        "RBBB",
+        "PAC",
+        "PVC",
+        "STD",
+        "STE",
+    )
     assert [(r.record_id, r.patient_id, r.labels) for r in corpus.refs] == [
         ("A0001", "A0001", {"diagnosis": ["NORM"]}),
         ("A0002", "A0002", {"diagnosis": ["PVC", "RBBB"]}),
@@ -170,7 +201,11 @@ def test_cpsc_challenge_files(tmp_path):
     assert corpus.unknown_codes == {"999": 1} and corpus.duplicates == {"A0003": "A0002"}
     assert corpus.notes == ["1 headers have no #Dx line: A0004"]
     record = load(pickle.loads(pickle.dumps(corpus)), "A0001")
-    assert record.signal.shape == (12500, 12) and record.info == {"age": "60", "sex": "Male", "dx": "426783006"}
+    assert record.signal.shape == (12500, 12) and record.info == {
+        "age": "60",
+        "sex": "Male",
+        "dx": "426783006",
+    }
     np.testing.assert_allclose(record.signal, ecg(1, 25), atol=6e-4)
 
 
@@ -194,11 +229,17 @@ def test_cpsc_original_structs(tmp_path):
     ]
     assert corpus.missing == 1
     record = load(corpus, "A0002")
-    assert record.rate == 500 and record.leads == list(LEADS) and record.info == {"sex": "Male", "age": "74.0"}
+    assert (
+        record.rate == 500
+        and record.leads == list(LEADS)
+        and record.info == {"sex": "Male", "age": "74.0"}
+    )
     np.testing.assert_allclose(record.signal, ecg(2, 7), atol=1e-6)
     with pytest.raises(InputError, match="record A0001 has label '12', not 1 to 9"):
         cpsc_original(tmp_path, "A0001,12,,\n")
-    (tmp_path / "TrainingSet2/A0002.mat").write_bytes((tmp_path / "TrainingSet2/A0002.mat").read_bytes()[:900])
+    (tmp_path / "TrainingSet2/A0002.mat").write_bytes(
+        (tmp_path / "TrainingSet2/A0002.mat").read_bytes()[:900]
+    )
     with pytest.raises(InputError, match="record A0002: .*A0002.mat"):
         load(corpus, "A0002")
 
@@ -227,7 +268,9 @@ def csn(folder, **dx):
 
 
 def test_csn_labels_by_exact_code(tmp_path):
-    corpus = csn(tmp_path, JS2="426177001,,55827005,", JS1="233917008,164909002", JS3="1115700,2339170081")
+    corpus = csn(
+        tmp_path, JS2="426177001,,55827005,", JS1="233917008,164909002", JS3="1115700,2339170081"
+    )
     assert corpus.tasks == {"diagnosis": ("VB", "AVB", "LBBB", "SB")}
     assert {r.record_id: r.labels["diagnosis"] for r in corpus.refs} == {
         "JS1": ["AVB", "LBBB"],  # 'VB' is part of the name, not of the record
@@ -242,17 +285,27 @@ def test_csn_broken_header_is_repaired_from_the_mat(tmp_path):
     stem = tmp_path / "WFDBRecords/01/019/JS01052"
     whole = load(corpus, "JS01052")
     header = stem.with_suffix(".hea").read_bytes()
-    stem.with_suffix(".hea").write_bytes(header.replace(b" 5000\r\nJS01052.mat", b" 5000JS01052.mat", 1))
+    stem.with_suffix(".hea").write_bytes(
+        header.replace(b" 5000\r\nJS01052.mat", b" 5000JS01052.mat", 1)
+    )
     corpus = open_corpus("csn", tmp_path)
     record = load(corpus, "JS01052")
-    assert record.defects == ["header_repaired"] and record.labels == {"diagnosis": ["SB"]} and record.rate == 500
+    assert (
+        record.defects == ["header_repaired"]
+        and record.labels == {"diagnosis": ["SB"]}
+        and record.rate == 500
+    )
     assert record.leads == whole.leads and record.info == whole.info
     np.testing.assert_array_equal(record.signal, whole.signal)
     swapped = header.replace(b" V5", b" V9").replace(b" V6", b" V5").replace(b" V9", b" V6")
-    stem.with_suffix(".hea").write_bytes(swapped.replace(b" 5000\r\nJS01052.mat", b" 5000JS01052.mat", 1))
+    stem.with_suffix(".hea").write_bytes(
+        swapped.replace(b" 5000\r\nJS01052.mat", b" 5000JS01052.mat", 1)
+    )
     with pytest.raises(InputError, match="record JS01052: .* does not name its leads"):
         load(corpus, "JS01052")
-    stem.with_suffix(".hea").write_bytes(header.replace(b" 5000\r\nJS01052.mat", b" 5000JS01052.mat", 1))
+    stem.with_suffix(".hea").write_bytes(
+        header.replace(b" 5000\r\nJS01052.mat", b" 5000JS01052.mat", 1)
+    )
     data = stem.with_suffix(".mat").read_bytes()
     stem.with_suffix(".mat").write_bytes(data[:24] + bytes([data[24] ^ 1]) + data[25:])
     with pytest.raises(InputError, match="record JS01052: .* the checksum of I is wrong"):
@@ -263,16 +316,24 @@ def test_csn_truncated_mat_and_nan_lead(tmp_path):
     corpus = csn(tmp_path, JS11852="426177001", JS2="426177001")
     path = tmp_path / "WFDBRecords/01/019/JS11852.mat"
     path.write_bytes(path.read_bytes()[:60_000])
-    with pytest.raises(InputError, match=r"^record JS11852: JS11852.mat is truncated: 2499 of 5000 samples$"):
+    with pytest.raises(
+        InputError, match=r"^record JS11852: JS11852.mat is truncated: 2499 of 5000 samples$"
+    ):
         load(corpus, "JS11852")
     signal = ecg(1)
     signal[:, 7] = np.nan
     write_mat(tmp_path / "WFDBRecords/01/019/JS2", signal, "426177001")
-    assert np.isnan(load(corpus, "JS2").signal).all(axis=0).tolist() == [lead == "V2" for lead in LEADS]
+    assert np.isnan(load(corpus, "JS2").signal).all(axis=0).tolist() == [
+        lead == "V2" for lead in LEADS
+    ]
 
 
 def test_mistakes_of_the_tables_are_named(tmp_path):
-    for name, reason in [("csn", "ConditionNames"), ("cpsc2018", "nor REFERENCE.csv"), ("mimic", "record_list.csv")]:
+    for name, reason in [
+        ("csn", "ConditionNames"),
+        ("cpsc2018", "nor REFERENCE.csv"),
+        ("mimic", "record_list.csv"),
+    ]:
         with pytest.raises(InputError, match=reason):
             open_corpus(name, tmp_path)
     for name in ("ptb", "ludb"):
@@ -282,7 +343,9 @@ def test_mistakes_of_the_tables_are_named(tmp_path):
         open_corpus("arrays", tmp_path)
     csn(tmp_path, JS1="426177001")
     (tmp_path / "ConditionNames_SNOMED-CT.csv").write_text("Acronym Name,Snomed_CT\nSB,4261 7\n")
-    with pytest.raises(InputError, match="line 2: 'SB' has the code '4261 7', which is no SNOMED code"):
+    with pytest.raises(
+        InputError, match="line 2: 'SB' has the code '4261 7', which is no SNOMED code"
+    ):
         open_corpus("csn", tmp_path)
     write_mat(tmp_path / "WFDBRecords/02/JS1", ecg(0), "426177001")
     (tmp_path / "ConditionNames_SNOMED-CT.csv").write_text(NAMES, encoding="utf-8")
@@ -298,7 +361,12 @@ def test_ptb_frank_leads_patients_and_reasons(tmp_path):
     reasons = {"patient001/s0010_re": "Myocardial infarction", "patient001/s0014lre": "n/a"}
     reasons |= {"patient002/s0015lre": "Heart failure (NYHA 3)", "patient003/s0020are": "Gout"}
     for seed, (name, reason) in enumerate(reasons.items()):
-        write_dat(tmp_path / name, ecg(seed), leads, comments=["# age: 81", f"# Reason for admission: {reason}"])
+        write_dat(
+            tmp_path / name,
+            ecg(seed),
+            leads,
+            comments=["# age: 81", f"# Reason for admission: {reason}"],
+        )
     stem = tmp_path / "patient001/s0010_re"
     lines = stem.with_suffix(".hea").read_text().splitlines()
     frank = [f"{stem.name}.xyz 16 2000 16 0 0 0 0 {name}" for name in ("vx", "vy", "vz")]
@@ -315,7 +383,9 @@ def test_ptb_frank_leads_patients_and_reasons(tmp_path):
     assert corpus.unknown_codes == {"Gout": 1}
     record = load(corpus, "s0010_re")
     assert record.leads == [*leads, "vx", "vy", "vz"] and record.info["age"] == "81"
-    np.testing.assert_allclose(record.signal[:, 12:], np.arange(15000).reshape(5000, 3) / 2000, rtol=1e-6)
+    np.testing.assert_allclose(
+        record.signal[:, 12:], np.arange(15000).reshape(5000, 3) / 2000, rtol=1e-6
+    )
     write_dat(tmp_path / "loose/s1", ecg(9))
     with pytest.raises(InputError, match="record s1: its folder .* is not named after a patient"):
         open_corpus("ptb", tmp_path)
@@ -347,7 +417,9 @@ def test_ludb_waves_and_labels(tmp_path):
     assert set(record.annotations) == set(LEADS)
     waves = {wave: rows.tolist() for wave, rows in record.annotations["aVF"].items()}
     assert waves == {"P": [[600, 620, 650]], "QRS": [[-1, 700, 712]], "T": [[2717, 2757, 2817]]}
-    assert load(corpus, "10").annotations == {} and "not_annotated:aVL" in load(corpus, "10").defects
+    assert (
+        load(corpus, "10").annotations == {} and "not_annotated:aVL" in load(corpus, "10").defects
+    )
     (tmp_path / "data/2.v1").write_bytes(data)
     with pytest.raises(InputError, match=r"record 2: 2.v1 is truncated"):
         read_annotations(tmp_path / "data/2.v1", "2")
@@ -360,4 +432,5 @@ def test_a_holter_record_with_eight_leads_is_read(tmp_path):
     record = corpus.load(corpus.refs[0])
     assert record.leads == some and record.signal.shape == (5000, 8)
     window = Preprocess().prepare(record.signal, record.rate, record.leads)[0]
-    assert window.lead_mask == 0b111111111111 and "recovered:aVF" in window.defects  # the limb leads follow from two
+    # the limb leads follow from two
+    assert window.lead_mask == 0b111111111111 and "recovered:aVF" in window.defects

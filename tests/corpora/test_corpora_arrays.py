@@ -1,4 +1,5 @@
-"""Users' own files: the same signal comes out of .npy, .npz, .csv, .edf and WFDB, and mistakes are one line."""
+"""Users' own files: the same signal comes out of .npy, .npz, .csv, .edf and WFDB, and mistakes are
+one line."""
 
 import pickle
 
@@ -15,18 +16,41 @@ from data_prep.synthetic_heart.records import make_record
 SIGNAL = make_record(0, patient=0, rate=250, seconds=4)[0].astype(np.float32)  # [1000,12] mV
 
 
-def edf(path, signal, labels=tuple(f"ECG {lead}" for lead in LEADS), unit="uV", blocks=4, reserved="", **change):
-    """Writes EDF, with any header field changed: version, blocks, count, low, high, digital_low, digital_high."""
+def edf(
+    path,
+    signal,
+    labels=tuple(f"ECG {lead}" for lead in LEADS),
+    unit="uV",
+    blocks=4,
+    reserved="",
+    **change,
+):
+    """Writes EDF, with any header field changed: version, blocks, count, low, high, digital_low,
+    digital_high."""
     count, per_block = len(labels), len(signal) // blocks
     scale = 1000 if unit == "uV" else 1
     low, high = -5.0 * scale, 5.0 * scale
     digital = np.round((signal * scale - low) / (high - low) * 65535 - 32768).astype("<i2")
-    fields = {"low": low, "high": high, "digital_low": -32768, "digital_high": 32767, "samples": per_block} | change
-    said = {"version": "0", "blocks": blocks, "count": count, "start": 256 * (count + 1), "seconds": 1} | change
+    fields = {
+        "low": low,
+        "high": high,
+        "digital_low": -32768,
+        "digital_high": 32767,
+        "samples": per_block,
+    } | change
+    said = {
+        "version": "0",
+        "blocks": blocks,
+        "count": count,
+        "start": 256 * (count + 1),
+        "seconds": 1,
+    } | change
     head = f"{said['version']:<8}{'X':<80}{'Y':<80}01.01.2001.00.00{said['start']:<8}{reserved:<44}"
     head += f"{said['blocks']:<8}{said['seconds']:<8}{said['count']:<4}"
     columns = [(16, labels), (80, [""] * count), (8, [unit] * count)]
-    columns += [(8, [fields[key]] * count) for key in ("low", "high", "digital_low", "digital_high")]
+    columns += [
+        (8, [fields[key]] * count) for key in ("low", "high", "digital_low", "digital_high")
+    ]
     columns += [(80, [""] * count), (8, [fields["samples"]] * count), (32, [""] * count)]
     head += "".join(f"{cell:<{width}}" for width, cells in columns for cell in cells)
     data = digital.reshape(blocks, per_block, count).transpose(0, 2, 1).tobytes()
@@ -36,16 +60,22 @@ def edf(path, signal, labels=tuple(f"ECG {lead}" for lead in LEADS), unit="uV", 
 
 def own_files(folder):
     np.save(folder / "a.npy", SIGNAL)
-    np.save(folder / "b.npy", (SIGNAL.T * 1000).astype(np.int32))  # leads along the first axis, microvolts
+    # leads along the first axis, microvolts
+    np.save(folder / "b.npy", (SIGNAL.T * 1000).astype(np.int32))
     np.savez(folder / "c.npz", signal=SIGNAL[:, ::-1], rate=250, leads=LEADS[::-1], unit="mV")
     order = [3, 0, 5]
     names = ["time", *(LEADS[i].upper() for i in order)]
     time = np.arange(len(SIGNAL)) / 250
     table = np.column_stack([time, SIGNAL[:, order]])
-    text = [";".join(names), *(";".join(f"{value:.4f}".replace(".", ",") for value in row) for row in table)]
+    text = [
+        ";".join(names),
+        *(";".join(f"{value:.4f}".replace(".", ",") for value in row) for row in table),
+    ]
     (folder / "d.csv").write_text("\n".join(text), encoding="utf-16")
     edf(folder / "e.edf", SIGNAL)
-    (folder / "f.csv").write_text("\n".join(",".join(map(str, row)) for row in SIGNAL[:, :2].tolist()))
+    (folder / "f.csv").write_text(
+        "\n".join(",".join(map(str, row)) for row in SIGNAL[:, :2].tolist())
+    )
     (folder / "records.csv").write_text(
         "path,record_id,patient_id,rate,unit,leads,split,finding\n"
         f"a.npy,A,p1,250,mV,{';'.join(LEADS)},train,x;y\n"
@@ -60,7 +90,10 @@ def own_files(folder):
 
 def test_every_kind_of_file_gives_the_same_signal(tmp_path):
     corpus = open_corpus("arrays", own_files(tmp_path))
-    assert corpus.tasks == {"finding": ("x", "y")} and corpus.split_rule == "column split of records.csv"
+    assert (
+        corpus.tasks == {"finding": ("x", "y")}
+        and corpus.split_rule == "column split of records.csv"
+    )
     assert [(r.record_id, r.patient_id, r.split, r.labels["finding"]) for r in corpus.refs] == [
         ("A", "p1", "train", ["x", "y"]),
         ("B", "p1", "train", []),
@@ -76,7 +109,9 @@ def test_every_kind_of_file_gives_the_same_signal(tmp_path):
         assert record.leads == leads.get(ref.record_id, list(LEADS)) and record.rate == 250, ref
         expected = SIGNAL[:, columns.get(ref.record_id, slice(None))]
         assert record.signal.dtype == np.float32
-        np.testing.assert_allclose(record.signal, expected, atol=1.1e-3 if ref.record_id == "B" else 2e-4)
+        np.testing.assert_allclose(
+            record.signal, expected, atol=1.1e-3 if ref.record_id == "B" else 2e-4
+        )
 
 
 def test_read_any_for_one_file(tmp_path):
@@ -84,19 +119,27 @@ def test_read_any_for_one_file(tmp_path):
     record = read_any(tmp_path / "a.npy", rate=250, unit="mV", leads=list(LEADS))
     assert record.record_id == "a" and record.signal.shape == (1000, 12)
     assert read_any(tmp_path / "e.edf", leads="V2;I").leads == ["V2", "I"]
-    np.testing.assert_allclose(read_any(tmp_path / "e.edf", leads="V2;I").signal, SIGNAL[:, [7, 0]], atol=2e-4)
-    (tmp_path / "r.hea").write_text("r 2 100 3\nr.dat 16 1000/mV 16 0 0 0 0 I\nr.dat 16 1000/mV 16 0 0 0 0 V1\n")
+    np.testing.assert_allclose(
+        read_any(tmp_path / "e.edf", leads="V2;I").signal, SIGNAL[:, [7, 0]], atol=2e-4
+    )
+    (tmp_path / "r.hea").write_text(
+        "r 2 100 3\nr.dat 16 1000/mV 16 0 0 0 0 I\nr.dat 16 1000/mV 16 0 0 0 0 V1\n"
+    )
     (tmp_path / "r.dat").write_bytes(np.arange(6, dtype="<i2").tobytes())
     for name in ("r", "r.hea", "r.dat"):
         assert read_any(tmp_path / name).signal[2].tolist() == pytest.approx([0.004, 0.005])
     scipy.io.savemat(tmp_path / "s.mat", {"ECG": {"sex": "F", "age": 50, "data": SIGNAL.T}})
-    np.testing.assert_allclose(read_any(tmp_path / "s.mat", leads="aVF").signal, SIGNAL[:, 5:6], atol=1e-6)
+    np.testing.assert_allclose(
+        read_any(tmp_path / "s.mat", leads="aVF").signal, SIGNAL[:, 5:6], atol=1e-6
+    )
 
 
 def test_gaps_in_text_and_records_without_patient(tmp_path):
     (tmp_path / "a.csv").write_text("I,II\n0.1,\n,0.2\nnan,0.3\n")
     (tmp_path / "b.csv").write_text("I,II\n0.1,\n,0.2\nnan,0.3\n")
-    (tmp_path / "records.csv").write_text("record_id,path,rate,unit\nx,a.csv,100,mV\ny,b.csv,100,mV\n")
+    (tmp_path / "records.csv").write_text(
+        "record_id,path,rate,unit\nx,a.csv,100,mV\ny,b.csv,100,mV\n"
+    )
     corpus = open_corpus("arrays", tmp_path)
     assert [r.patient_id for r in corpus.refs] == ["x", "x"] and corpus.duplicates == {"y": "x"}
     expected = [[0.1, np.nan], [np.nan, 0.2], [np.nan, 0.3]]
@@ -116,7 +159,11 @@ MISTAKES = {
     "lead twice": ("a.npy", ALL | {"leads": ["I", "i", *LEADS[2:]]}, "lead I occurs twice"),
     "other rate": ("e.edf", {"rate": 500}, "its rate is 250.0 in the file, but 500.0 was given"),
     "other leads": ("c.npz", {"leads": list(LEADS)}, "its leads is .* in the file"),
-    "absent lead": ("d.csv", {"rate": 250, "unit": "mV", "leads": "V1"}, "no lead 'V1' .found: AVR, I, AVF"),
+    "absent lead": (
+        "d.csv",
+        {"rate": 250, "unit": "mV", "leads": "V1"},
+        "no lead 'V1' .found: AVR, I, AVF",
+    ),
     "no file": ("nothing.npy", ALL, "cannot read .*nothing.npy"),
     "folder": ("folder.npy", ALL, "cannot read .*folder.npy"),
     "no numpy": ("text.npy", ALL, "cannot read .*text.npy"),
@@ -130,7 +177,11 @@ MISTAKES = {
     "no signal": ("other.npz", ALL, "no array named signal"),
     "ragged": ("ragged.csv", {"rate": 1, "unit": "mV"}, "line 3 is no row of 2 numbers"),
     "words": ("words.csv", {"rate": 1, "unit": "mV"}, "line 2 is no row of 2 numbers"),
-    "no lead": ("names.csv", {"rate": 1, "unit": "mV"}, "none of its columns is a standard lead: time, x"),
+    "no lead": (
+        "names.csv",
+        {"rate": 1, "unit": "mV"},
+        "none of its columns is a standard lead: time, x",
+    ),
     "empty text": ("empty.csv", ALL, "is empty"),
     "DICOM": ("a.dcm", ALL, ".dcm files are not read: convert"),
 }
@@ -182,7 +233,11 @@ BROKEN_EDF = {
 def test_broken_edf_is_one_line(tmp_path, case):
     change, reason = BROKEN_EDF[case]
     said = change.get("blocks_said")
-    edf(tmp_path / "e.edf", SIGNAL, **{key: value for key, value in change.items() if key != "blocks_said"})
+    edf(
+        tmp_path / "e.edf",
+        SIGNAL,
+        **{key: value for key, value in change.items() if key != "blocks_said"},
+    )
     if said:
         data = (tmp_path / "e.edf").read_bytes()
         (tmp_path / "e.edf").write_bytes(data[:236] + f"{said:<8}".encode() + data[244:])

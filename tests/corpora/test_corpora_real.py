@@ -1,4 +1,5 @@
-"""The real sets: what the readers list and label equals what plain text searches of the raw files find."""
+"""The real sets: what the readers list and label equals what plain text searches of the raw files
+find."""
 
 import csv
 import os
@@ -17,7 +18,8 @@ from data_prep.ecg.leads import LEADS, order_leads
 from data_prep.formats.wfdb_files import import_wfdb
 
 pytestmark = pytest.mark.skipif(
-    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptbxl, ptb, csn, cpsc2018, ludb"
+    "LVCG_REAL_DATA" not in os.environ,
+    reason="needs LVCG_REAL_DATA: a folder with ptbxl, ptb, csn, cpsc2018, ludb",
 )
 
 
@@ -34,11 +36,14 @@ def positives(corpus, task):
 
 
 @pytest.mark.parametrize(
-    "name, rate, leads", [("csn", 500, 12), ("cpsc2018", 500, 12), ("ptb", 1000, 15), ("ludb", 500, 12)]
+    "name, rate, leads",
+    [("csn", 500, 12), ("cpsc2018", 500, 12), ("ptb", 1000, 15), ("ludb", 500, 12)],
 )
 def test_every_record_has_the_rate_length_and_first_samples_of_its_header(name, rate, leads):
     corpus, headers = open_corpus(name, real(name)), texts(name)
-    assert {ref.record_id for ref in corpus.refs} == set(headers) and len(corpus.refs) == len(headers)
+    assert {ref.record_id for ref in corpus.refs} == set(headers) and len(corpus.refs) == len(
+        headers
+    )
     for ref in corpus.refs[::7]:
         record, text = corpus.load(ref), headers[ref.record_id]
         stated = re.match(r"\S+ (\d+) (\d+) (\d+)", text)
@@ -80,14 +85,18 @@ def ptbxl_table():
     with open(real("ptbxl") / "scp_statements.csv", newline="", encoding="utf-8") as file:
         statements = {row[""]: row for row in csv.DictReader(file)}
     return {
-        row["ecg_id"]: (int(row["strat_fold"]), re.findall(r"'([^']+)':", row["scp_codes"])) for row in rows
+        row["ecg_id"]: (int(row["strat_fold"]), re.findall(r"'([^']+)':", row["scp_codes"]))
+        for row in rows
     }, statements
 
 
 def test_ptbxl_positives_per_class_and_fold():
     corpus = open_corpus("ptbxl", real("ptbxl"))
     table, statements = ptbxl_table()
-    columns = {"super": ("diagnostic", "diagnostic_class"), "sub": ("diagnostic", "diagnostic_subclass")}
+    columns = {
+        "super": ("diagnostic", "diagnostic_class"),
+        "sub": ("diagnostic", "diagnostic_subclass"),
+    }
     columns |= {"form": ("form", ""), "rhythm": ("rhythm", "")}
     assert len(corpus.refs) == len(table) - corpus.missing and corpus.unknown_codes == {}
     for task, (flag, column) in columns.items():
@@ -98,7 +107,9 @@ def test_ptbxl_positives_per_class_and_fold():
             expected.update((fold, name) for name in names)
             found.update((fold, name) for name in ref.labels.get(task, ()))
             assert (task in ref.labels) == bool(names)
-        assert found == expected and len({name for _, name in found}) == len(corpus.tasks[task]), task
+        assert found == expected and len({name for _, name in found}) == len(corpus.tasks[task]), (
+            task
+        )
 
 
 def test_ptbxl_super_classes_have_the_published_numbers():
@@ -166,31 +177,43 @@ def test_cpsc_labels_equal_a_search_for_the_codes():
 
 def test_csn_labels_equal_a_search_for_the_codes():
     corpus, headers = open_corpus("csn", real("csn")), texts("csn")
-    with open(real("csn") / "ConditionNames_SNOMED-CT.csv", newline="", encoding="utf-8-sig") as file:
+    with open(
+        real("csn") / "ConditionNames_SNOMED-CT.csv", newline="", encoding="utf-8-sig"
+    ) as file:
         rows = list(csv.DictReader(file))
     names = {}
     for row in rows:
         names.setdefault(row["Snomed_CT"], row["Acronym Name"])
     assert corpus.tasks["diagnosis"] == tuple(names.values())
     counts = Counter(
-        code for text in headers.values() for code in set(re.findall(r"\d+", re.search(r"Dx:(.*)", text)[1]))
+        code
+        for text in headers.values()
+        for code in set(re.findall(r"\d+", re.search(r"Dx:(.*)", text)[1]))
     )
     known = {names[code]: count for code, count in counts.items() if code in names}
     assert dict(positives(corpus, "diagnosis")) == known
-    assert corpus.unknown_codes == {code: count for code, count in counts.items() if code not in names}
+    assert corpus.unknown_codes == {
+        code: count for code, count in counts.items() if code not in names
+    }
     assert b"\r\n" in next(real("csn").rglob("*.hea")).read_bytes()
 
 
 def test_ptb_reasons_and_patients():
     corpus, headers = open_corpus("ptb", real("ptb")), texts("ptb")
-    reasons = Counter(re.search(r"Reason for admission: *(.*?) *$", text, re.MULTILINE)[1] for text in headers.values())
+    reasons = Counter(
+        re.search(r"Reason for admission: *(.*?) *$", text, re.MULTILINE)[1]
+        for text in headers.values()
+    )
     unlabelled = reasons.pop("n/a")
     assert dict(positives(corpus, "diagnosis")) == dict(reasons)
     assert sum("diagnosis" not in ref.labels for ref in corpus.refs) == unlabelled
     folders = {path.stem: path.parent.name for path in real("ptb").rglob("*.hea")}
     assert {ref.record_id: ref.patient_id for ref in corpus.refs} == folders
     record = corpus.load(corpus.refs[0])
-    assert record.leads[12:] == ["vx", "vy", "vz"] and np.ptp(record.signal[:, 12:], axis=0).min() > 0.1
+    assert (
+        record.leads[12:] == ["vx", "vy", "vz"]
+        and np.ptp(record.signal[:, 12:], axis=0).min() > 0.1
+    )
 
 
 # ---- LUDB
@@ -199,11 +222,16 @@ def test_ptb_reasons_and_patients():
 def test_ludb_labels_equal_the_headers():
     corpus, headers = open_corpus("ludb", real("ludb")), texts("ludb")
     for task, title in (("rhythm", "Rhythm"), ("axis", "Electric axis of the heart")):
-        stated = {key: re.search(rf"^#{title}: *(.*?)\. *$", text, re.MULTILINE) for key, text in headers.items()}
+        stated = {
+            key: re.search(rf"^#{title}: *(.*?)\. *$", text, re.MULTILINE)
+            for key, text in headers.items()
+        }
         agree = sum(
-            bool(stated[ref.record_id]) and stated[ref.record_id][1] in ref.labels.get(task, ()) for ref in corpus.refs
+            bool(stated[ref.record_id]) and stated[ref.record_id][1] in ref.labels.get(task, ())
+            for ref in corpus.refs
         )
-        assert agree >= 0.95 * sum(task in ref.labels for ref in corpus.refs), task  # a few differ in the set itself
+        # a few differ in the set itself
+        assert agree >= 0.95 * sum(task in ref.labels for ref in corpus.refs), task
 
 
 def test_ludb_waves_equal_those_of_the_wfdb_package():

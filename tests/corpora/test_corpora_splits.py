@@ -1,4 +1,5 @@
-"""A user's split CSV: joined by column name, unknown ids reported, no patient and no signal in two splits."""
+"""A user's split CSV: joined by column name, unknown ids reported, no patient and no signal in two
+splits."""
 
 import pytest
 from test_corpora import csn, ecg, load, write_mat

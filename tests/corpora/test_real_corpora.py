@@ -1,4 +1,5 @@
-"""All five public corpora, built, verified, and their ledgers held against facts computed from the raw files alone."""
+"""All five public corpora, built, verified, and their ledgers held against facts computed from the
+raw files alone."""
 
 import ast
 import collections
@@ -42,8 +43,13 @@ def built_and_verified(name, out, **options):
 
 
 def read_raw(stem):
-    """Converter values int16 [T,c], lead names, gains and rate of a 16-bit WFDB record, read by hand."""
-    lines = [line.split() for line in stem.with_suffix(".hea").read_text().splitlines() if line[:1] not in ("#", "")]
+    """Converter values int16 [T,c], lead names, gains and rate of a 16-bit WFDB record, read by
+    hand."""
+    lines = [
+        line.split()
+        for line in stem.with_suffix(".hea").read_text().splitlines()
+        if line[:1] not in ("#", "")
+    ]
     channels = [line for line in lines[1:] if line[0] == lines[1][0]]
     skip = int(re.search(r"\+(\d+)", channels[0][1])[1]) if "+" in channels[0][1] else 0
     adc = np.fromfile(stem.with_name(channels[0][0]), "<i2", offset=skip).reshape(-1, len(channels))
@@ -56,7 +62,9 @@ def test_csn_ledger_names_exactly_the_constant_leads(tmp_path):
     constant = {}
     for path in (REAL / "csn").glob("WFDBRecords/*/*/*.mat"):
         adc, names, _, _ = read_raw(path.with_suffix(""))
-        constant[path.stem] = {name for name, column in zip(names, adc.T, strict=True) if np.ptp(column) == 0}
+        constant[path.stem] = {
+            name for name, column in zip(names, adc.T, strict=True) if np.ptp(column) == 0
+        }
     assert ledger.keys() == constant.keys() and len(constant) == 600
     flat = {name: set(re.findall(r"flat:(\w+)", row["defects"])) for name, row in ledger.items()}
     assert all(leads <= flat[name] for name, leads in constant.items())
@@ -77,15 +85,26 @@ def test_cpsc2018_windows_and_duplicates(tmp_path):
         windows = max(1, samples // 1000 + (samples >= 1000 and samples % 1000 >= 500))
         left_out = kinds[path.stem]["window_left_out"]
         assert int(ledger[path.stem]["windows"]) == windows - left_out, path.stem
-        assert bool(kinds[path.stem]["short"]) == (samples % 1000 >= 500 or samples < 1000), path.stem
+        assert bool(kinds[path.stem]["short"]) == (samples % 1000 >= 500 or samples < 1000), (
+            path.stem
+        )
         files[hashlib.sha256(path.read_bytes()).digest()] += 1
         impossible = (np.abs(adc / gains - np.median(adc / gains, axis=0)) > 20).any()
         assert bool(kinds[path.stem]["spikes"]) <= impossible, path.stem
-        assert impossible <= bool(kinds[path.stem]["spikes"] or kinds[path.stem]["railed"]), path.stem
-        stuck = max((adc == adc.max(axis=0)).mean(axis=0).max(), (adc == adc.min(axis=0)).mean(axis=0).max())
-        assert not kinds[path.stem]["railed"] or impossible or stuck > 0.01, path.stem  # at an extreme for long
+        assert impossible <= bool(kinds[path.stem]["spikes"] or kinds[path.stem]["railed"]), (
+            path.stem
+        )
+        stuck = max(
+            (adc == adc.max(axis=0)).mean(axis=0).max(), (adc == adc.min(axis=0)).mean(axis=0).max()
+        )
+        # at an extreme for long
+        assert not kinds[path.stem]["railed"] or impossible or stuck > 0.01, path.stem
     repeats = sum(n - 1 for n in files.values())
-    assert metadata["duplicates"]["records"] == repeats == sum(bool(k["duplicate_of"]) for k in kinds.values())
+    assert (
+        metadata["duplicates"]["records"]
+        == repeats
+        == sum(bool(k["duplicate_of"]) for k in kinds.values())
+    )
 
 
 def test_cpsc2018_copies_stay_together_and_are_named(tmp_path):
@@ -121,7 +140,8 @@ def test_ludb_limb_leads_are_known_to_be_inconsistent(tmp_path):
     assert 0.2 < np.median(peaks) < 0.6 and len(large) > 60
     assert all(kinds[name]["limb_inconsistent"] for name in large)
     assert metadata["records"]["kept"] == 120 == len(ledger)
-    assert sum(bool(kind["detector_disagreement"]) for kind in kinds.values()) == 20  # see test_quality
+    # see test_quality
+    assert sum(bool(kind["detector_disagreement"]) for kind in kinds.values()) == 20
 
 
 def test_ptb_drops_the_one_dead_record(tmp_path):
@@ -136,14 +156,21 @@ def test_ptb_drops_the_one_dead_record(tmp_path):
             quiet.add(path.stem)
     dropped = {name: row["reason"] for name, row in ledger.items() if row["kept"] == "no"}
     assert dropped.keys() == quiet and len(quiet) == 1
-    assert "dead record" in next(iter(dropped.values())) and metadata["records"]["kept"] == len(ledger) - 1 == 57
+    assert (
+        "dead record" in next(iter(dropped.values()))
+        and metadata["records"]["kept"] == len(ledger) - 1 == 57
+    )
     assert sum(bool(kind["unknown_lead"]) for kind in kinds.values()) == 57  # the Frank leads
 
 
 def test_ptbxl_labels_and_folds(tmp_path):
     metadata, ledger, _ = built_and_verified("ptbxl", tmp_path, limit=PTBXL_RECORDS, workers=2)
     with open(REAL / "ptbxl" / "scp_statements.csv", newline="") as file:
-        superclass = {row[""]: row["diagnostic_class"] for row in csv.DictReader(file) if row["diagnostic"] == "1.0"}
+        superclass = {
+            row[""]: row["diagnostic_class"]
+            for row in csv.DictReader(file)
+            if row["diagnostic"] == "1.0"
+        }
     expected, patients = collections.Counter(), collections.defaultdict(set)
     with open(REAL / "ptbxl" / "ptbxl_database.csv", newline="") as file:
         for row in csv.DictReader(file):
@@ -155,10 +182,17 @@ def test_ptbxl_labels_and_folds(tmp_path):
                 assert ledger[name]["split"] == split
                 if ledger[name]["kept"] == "yes":
                     patients[split].add(str(int(float(row["patient_id"]))))
-                    classes = {superclass[code] for code in ast.literal_eval(row["scp_codes"]) if code in superclass}
+                    classes = {
+                        superclass[code]
+                        for code in ast.literal_eval(row["scp_codes"])
+                        if code in superclass
+                    }
                     expected.update((split, label) for label in classes)
     for split, values in metadata["splits"].items():
         counts = values["label_counts"]["super"]
         assert counts == {label: expected[split, label] for label in counts}
         assert values["patients"] == len(patients[split])
-    assert metadata["records"]["kept"] >= PTBXL_RECORDS - 5 and metadata["patients_in_several_splits"] == 0
+    assert (
+        metadata["records"]["kept"] >= PTBXL_RECORDS - 5
+        and metadata["patients_in_several_splits"] == 0
+    )

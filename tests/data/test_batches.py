@@ -18,7 +18,9 @@ def beats_by_record(batch):
     found = {}
     for a, g in np.ndindex(*batch["num_beats"].shape[:2]):
         stops = np.cumsum(batch["num_beats"][a, g])
-        for uid, count, stop in zip(batch["uid"][a, g], batch["num_beats"][a, g], stops, strict=True):
+        for uid, count, stop in zip(
+            batch["uid"][a, g], batch["num_beats"][a, g], stops, strict=True
+        ):
             found[int(uid)] = batch["beats"][a, g, stop - count : stop]
     return found
 
@@ -42,7 +44,9 @@ def test_processes_read_disjoint_parts_that_make_the_same_batch(shards):
 
 def test_group_count_changes_nothing_but_the_arrangement(shards):
     one, four = (
-        beats_by_record(BatchMaker(shards, 1, g, range(g), True)(BatchOrder(shards.counts, 8, 1, g, seed=3)[1]))
+        beats_by_record(
+            BatchMaker(shards, 1, g, range(g), True)(BatchOrder(shards.counts, 8, 1, g, seed=3)[1])
+        )
         for g in (1, 4)
     )
     assert one.keys() == four.keys()
@@ -57,7 +61,8 @@ def test_stream_is_seeded_and_resumes_at_any_step(shards):
         return train_batches(maker, maker.order(8, seed), prefetch=2, threads=threads)
 
     first = stream(0)
-    batches = [next(first)["uid"].copy() for _ in range(12)]  # 12 x 8 records: into the second pass over the data
+    # 12 x 8 records: into the second pass over the data
+    batches = [next(first)["uid"].copy() for _ in range(12)]
     later = stream(0)
     later.set_state({"next_index": 7})
     np.testing.assert_array_equal(next(later)["uid"], batches[7])
@@ -95,14 +100,18 @@ def test_training_batches_hold_nearly_as_many_beats_as_slots(accumulate, groups)
     counts = np.random.default_rng(0).integers(6, 21, 3000)
     order = BatchOrder(counts, 64, accumulate, groups, seed=0)
     slots = order.most_beats()
-    beats = np.stack([counts[order[step]].reshape(accumulate * groups, -1).sum(1) for step in range(300)])
+    beats = np.stack(
+        [counts[order[step]].reshape(accumulate * groups, -1).sum(1) for step in range(300)]
+    )
     assert 1 - beats.mean() / slots < 0.03
     assert (beats <= slots).mean() > 0.99
 
 
 def test_who_is_in_a_batch_does_not_depend_on_the_groups(shards):
     for step in (0, 3, 20):
-        members = [set(BatchOrder(shards.counts, 8, 1, groups, 0)[step].tolist()) for groups in (1, 2, 8)]
+        members = [
+            set(BatchOrder(shards.counts, 8, 1, groups, 0)[step].tolist()) for groups in (1, 2, 8)
+        ]
         assert members[0] == members[1] == members[2]
 
 
@@ -122,7 +131,9 @@ def test_without_packing_every_record_has_all_its_slots(shards):
 def test_a_run_sees_next_to_one_shape_with_little_padding_and_no_beat_lost(shards):
     maker = BatchMaker(shards, 1, 1, [0], True)
     random = np.random.default_rng(0)
-    counts = [shards.counts[random.integers(0, len(shards), 32)].reshape(1, 1, 32) for _ in range(500)]
+    counts = [
+        shards.counts[random.integers(0, len(shards), 32)].reshape(1, 1, 32) for _ in range(500)
+    ]
     sizes = np.array([maker.capacity(c) for c in counts])
     beats = np.array([c.sum() for c in counts])
     assert (sizes >= beats).all()

@@ -1,4 +1,5 @@
-"""--runner=beam: the same files as a local build, whatever the runner; without Beam a stand-in runs the pipeline."""
+"""--runner=beam: the same files as a local build, whatever the runner; without Beam a stand-in
+runs the pipeline."""
 
 import importlib.util
 import pickle
@@ -24,7 +25,8 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """A module with the parts of apache_beam that the runner uses; elements and functions go through pickle."""
+    """A module with the parts of apache_beam that the runner uses; elements and functions go
+    through pickle."""
     beam = types.ModuleType("apache_beam")
     seen = {"labels": []}
 
@@ -43,7 +45,9 @@ def stand_in(monkeypatch):
         def __or__(self, step):
             seen["labels"].append(step.label)
             result = Values(self.pipeline, None)
-            self.pipeline.steps.append(lambda: setattr(result, "values", step.function(self.values)))
+            self.pipeline.steps.append(
+                lambda: setattr(result, "values", step.function(self.values))
+            )
             return result
 
     class Pipeline(Values):
@@ -82,21 +86,33 @@ def test_pipeline_writes_the_bytes_of_a_local_build(corpus, stand_in, tmp_path):
     quiet_build(corpus, tmp_path / "local", shard_records=3)
     quiet_build(corpus, tmp_path / "beam", shard_records=3, beam_options=["--runner=DirectRunner"])
     assert files_of(tmp_path / "beam") == files_of(tmp_path / "local")
-    assert stand_in["labels"] == ["shards", "spread", "build"] and stand_in["options"] == ["--runner=DirectRunner"]
+    assert stand_in["labels"] == ["shards", "spread", "build"] and stand_in["options"] == [
+        "--runner=DirectRunner"
+    ]
 
 
 def test_unknown_flags_go_to_the_pipeline_only_with_beam(corpus, stand_in, tmp_path, capsys):
-    flags = ["--corpus=synthetic", f"--raw={corpus.raw_dir}", f"--out={tmp_path / 'out'}", "--limit=3"]
+    flags = [
+        "--corpus=synthetic",
+        f"--raw={corpus.raw_dir}",
+        f"--out={tmp_path / 'out'}",
+        "--limit=3",
+    ]
     with pytest.raises(SystemExit) as end:
         main([*flags, "--flink_master=host:8081"])
     assert end.value.code == 2 and "unknown flag --flink_master" in capsys.readouterr().err
-    assert main([*flags, "--runner=beam", "--beam_runner=FlinkRunner", "--flink_master=host:8081"]) == 0
+    assert (
+        main([*flags, "--runner=beam", "--beam_runner=FlinkRunner", "--flink_master=host:8081"])
+        == 0
+    )
     assert stand_in["options"] == ["--runner=FlinkRunner", "--flink_master=host:8081"]
 
 
 def test_finished_shards_are_not_sent_again(corpus, stand_in, tmp_path, monkeypatch):
     quiet_build(corpus, tmp_path, shard_records=3, beam_options=[])
-    monkeypatch.setattr(beam_runner, "run", lambda *_: pytest.fail("a finished shard was sent to Beam"))
+    monkeypatch.setattr(
+        beam_runner, "run", lambda *_: pytest.fail("a finished shard was sent to Beam")
+    )
     quiet_build(corpus, tmp_path, shard_records=3, beam_options=[])
 
 

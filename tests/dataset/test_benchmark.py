@@ -24,7 +24,10 @@ def test_straightforward_loop_makes_the_same_beats(corpus, tmp_path):
     benchmark.straightforward(corpus.refs, Preprocess(), tmp_path / "naive")
     benchmark.build_once(corpus, tmp_path, 0, Shard("shard", "train", corpus.refs))
     naive, ours = (
-        {e["record_id"]: e for e in (shards.decode(raw, 128) for raw in shards.read_shard(tmp_path / name))}
+        {
+            e["record_id"]: e
+            for e in (shards.decode(raw, 128) for raw in shards.read_shard(tmp_path / name))
+        }
         for name in ("naive", "0/shard")
     )
     assert naive.keys() == ours.keys() and len(ours) == 8
@@ -33,18 +36,24 @@ def test_straightforward_loop_makes_the_same_beats(corpus, tmp_path):
     for name in same:
         inside = slice(1, -1)
         one, other = (e[name]["beats"][inside].astype(float) for e in (naive, ours))
-        assert np.abs(one - other).mean() < 0.1 and np.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.99
+        assert (
+            np.abs(one - other).mean() < 0.1
+            and np.corrcoef(one.ravel(), other.ravel())[0, 1] > 0.99
+        )
 
 
 def test_report(corpus, monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "measure_workers", lambda *args: (100.0 * args[-1] ** 0.5, 1.0, 0.25))
+    monkeypatch.setattr(
+        benchmark, "measure_workers", lambda *args: (100.0 * args[-1] ** 0.5, 1.0, 0.25)
+    )
     flags = [f"--raw=synthetic:{corpus.raw_dir}", "--records=4", "--repeats=1"]
     assert benchmark.main(flags) == 0
     printed = capsys.readouterr().out
     rate = corpus.load(corpus.refs[0]).rate
     assert f"synthetic, 4 records at {rate:g} Hz" in printed and "straightforward loop" in printed
     (line,) = (line for line in printed.splitlines() if "two workers" in line)
-    assert "1.41x of one in wall time" in line and line.endswith("MISSED")  # whatever the CPU time was
+    # whatever the CPU time was
+    assert "1.41x of one in wall time" in line and line.endswith("MISSED")
     assert "each had 1.00 of a core" in line and "0.25 GiB" in printed
 
 

@@ -1,4 +1,5 @@
-"""Building a dataset directory: resumable, the same bytes always, and honest about what it dropped."""
+"""Building a dataset directory: resumable, the same bytes always, and honest about what it
+dropped."""
 
 import csv
 import errno
@@ -29,7 +30,9 @@ REPO = Path(__file__).resolve().parents[2]
 
 def write_wfdb(folder, name, adc, rate=100):
     """adc [T,12] int16 at 1000 units per mV; -32768 is 'no value'."""
-    lines = [f"{name} 12 {rate} {len(adc)}"] + [f"{name}.dat 16 1000(0)/mV 16 0 0 0 0 {lead}" for lead in LEADS]
+    lines = [f"{name} 12 {rate} {len(adc)}"] + [
+        f"{name}.dat 16 1000(0)/mV 16 0 0 0 0 {lead}" for lead in LEADS
+    ]
     (folder / f"{name}.hea").write_text("\n".join(lines) + "\n")
     (folder / f"{name}.dat").write_bytes(np.asarray(adc, "<i2").tobytes())
 
@@ -40,7 +43,11 @@ def ecg(patient, seconds=10.0, rate=100):
 
 
 def files_of(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(Path(folder).rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(Path(folder).rglob("*"))
+        if p.is_file()
+    }
 
 
 def ledger_of(folder):
@@ -83,9 +90,17 @@ def test_two_workers_write_the_same_bytes(corpus, reference, tmp_path):
 def test_killed_build_goes_on_to_the_same_bytes(raw, reference, tmp_path, workers):
     for attempt in range(5):  # on a busy machine the build may be over before the kill arrives
         out = tmp_path / str(attempt)
-        flags = [f"--raw={raw}", f"--out={out}", f"--workers={workers}", "--corpus=synthetic", "--shard_records=4"]
+        flags = [
+            f"--raw={raw}",
+            f"--out={out}",
+            f"--workers={workers}",
+            "--corpus=synthetic",
+            "--shard_records=4",
+        ]
         command = [sys.executable, "-m", "data_prep.build", *flags]
-        process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, cwd=REPO, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         while process.poll() is None and not list(out.glob("parts/*.json")):
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
@@ -99,7 +114,9 @@ def test_killed_build_goes_on_to_the_same_bytes(raw, reference, tmp_path, worker
     assert files_of(out) == reference
 
 
-def test_crash_at_any_rename_is_repaired_by_the_same_command(corpus, reference, tmp_path, monkeypatch):
+def test_crash_at_any_rename_is_repaired_by_the_same_command(
+    corpus, reference, tmp_path, monkeypatch
+):
     class Crash(BaseException):
         pass
 
@@ -124,19 +141,27 @@ def test_crash_at_any_rename_is_repaired_by_the_same_command(corpus, reference, 
         calls.clear()
         crash_at_before, crash_at = crash_at, None
         quiet_build(corpus, tmp_path / str(crash_at_before), **few)
-        assert files_of(tmp_path / str(crash_at_before)) == whole, f"crash at rename {crash_at_before}"
+        assert files_of(tmp_path / str(crash_at_before)) == whole, (
+            f"crash at rename {crash_at_before}"
+        )
 
 
 def test_finished_shards_are_not_built_again(corpus, tmp_path, monkeypatch):
     quiet_build(corpus, tmp_path, shard_records=4)
-    monkeypatch.setattr(type(corpus), "load", lambda *_: pytest.fail("a finished record was read again"))
+    monkeypatch.setattr(
+        type(corpus), "load", lambda *_: pytest.fail("a finished record was read again")
+    )
     quiet_build(corpus, tmp_path, shard_records=4)
 
 
 @pytest.mark.parametrize("harm", ["lost", "cut", "flipped"])
 def test_damaged_directory_is_repaired(corpus, reference, tmp_path, harm):
     quiet_build(corpus, tmp_path, shard_records=4)
-    for name in ("synthetic-train.array_record-00001-of-00006", "beat_counts-test.npy", "features.json"):
+    for name in (
+        "synthetic-train.array_record-00001-of-00006",
+        "beat_counts-test.npy",
+        "features.json",
+    ):
         path = tmp_path / name
         data = bytearray(path.read_bytes())
         data[len(data) // 3] ^= 255
@@ -166,7 +191,9 @@ def test_another_build_in_the_folder_is_refused(corpus, tmp_path):
 def test_changed_labels_are_another_build(raw, tmp_path):
     corpus = open_corpus("synthetic", raw)
     quiet_build(corpus, tmp_path, limit=4)
-    corpus.refs[0].labels["diagnosis"][:] = ["LVH"] if corpus.refs[0].labels["diagnosis"] != ["LVH"] else ["NORM"]
+    corpus.refs[0].labels["diagnosis"][:] = (
+        ["LVH"] if corpus.refs[0].labels["diagnosis"] != ["LVH"] else ["NORM"]
+    )
     with pytest.raises(InputError, match="the list of records, their patients, splits or labels"):
         quiet_build(corpus, tmp_path, limit=4)
 
@@ -205,9 +232,14 @@ def test_bad_records_are_in_the_ledger_and_the_rest_is_built(tmp_path):
     }
     for name in (*words, "garbled"):
         reason = ledger[name]["reason"]
-        assert reason and words.get(name, "header") in reason and f"record {name}" not in reason, (name, reason)
+        assert reason and words.get(name, "header") in reason and f"record {name}" not in reason, (
+            name,
+            reason,
+        )
     assert ledger["lacks_v3"]["missing_leads"] == "V3" and "V3" in ledger["lacks_v3"]["defects"]
-    assert metadata["records"] == {"listed": 11, "kept": 5} and sum(metadata["dropped"].values()) == 6
+    assert (
+        metadata["records"] == {"listed": 11, "kept": 5} and sum(metadata["dropped"].values()) == 6
+    )
     assert metadata["missing_leads"] == {"V3": 1}
     stored = {e["record_id"] for s in metadata["splits"] for e in ShardSet(out, s)}
     assert stored == {*(f"good{i}" for i in range(4)), "lacks_v3"}
@@ -217,7 +249,9 @@ def test_bad_records_are_in_the_ledger_and_the_rest_is_built(tmp_path):
 
 def test_shard_and_split_without_a_kept_record(corpus, tmp_path, monkeypatch):
     load = type(corpus).load
-    refs = [r for r in corpus.refs if r.split == "train"][4:8] + [r for r in corpus.refs if r.split == "test"]
+    refs = [r for r in corpus.refs if r.split == "train"][4:8] + [
+        r for r in corpus.refs if r.split == "test"
+    ]
     lost = {r.record_id for r in refs}
 
     def fails(self, ref):
@@ -225,7 +259,10 @@ def test_shard_and_split_without_a_kept_record(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(type(corpus), "load", fails)
     metadata = quiet_build(corpus, tmp_path, shard_records=4)
-    assert set(metadata["splits"]) == {"train", "validation"} and metadata["splits"]["train"]["shard_lengths"][1] == 0
+    assert (
+        set(metadata["splits"]) == {"train", "validation"}
+        and metadata["splits"]["train"]["shard_lengths"][1] == 0
+    )
     assert not list(tmp_path.glob("*-test.*"))
     train = ShardSet(tmp_path, "train")
     assert [e["record_id"] for e in train] == [
@@ -234,12 +271,15 @@ def test_shard_and_split_without_a_kept_record(corpus, tmp_path, monkeypatch):
     assert {row["reason"] for row in ledger_of(tmp_path).values() if row["kept"] == "no"} == {
         "ZeroDivisionError: division by zero"
     }
-    assert quiet_build(corpus, tmp_path, shard_records=4) == metadata  # and a second run finds nothing to do
+    # and a second run finds nothing to do
+    assert quiet_build(corpus, tmp_path, shard_records=4) == metadata
 
 
 def test_all_dropped_points_at_the_ledger(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(type(corpus), "load", lambda *_: 1 / 0)
-    with pytest.raises(InputError, match=r"all 30 records were dropped, most often: ZeroDivisionError.*ledger\.csv"):
+    with pytest.raises(
+        InputError, match=r"all 30 records were dropped, most often: ZeroDivisionError.*ledger\.csv"
+    ):
         quiet_build(corpus, tmp_path)
     assert len(ledger_of(tmp_path)) == 30
 
@@ -255,7 +295,9 @@ def test_long_record_gives_all_its_windows(tmp_path):
     assert first["splits"][split]["examples"] == 1
     assert whole["splits"][split]["examples"] == 30 and whole["splits"][split]["records"] == 1
     stored = ShardSet(tmp_path / "all", split)
-    assert [e["window"] for e in stored] == list(range(30)) and len({e["uid"] for e in stored}) == 30
+    assert [e["window"] for e in stored] == list(range(30)) and len(
+        {e["uid"] for e in stored}
+    ) == 30
     assert all(e["signal"].shape == (12, 1000) == (12, e["length"].sum()) for e in stored)
     assert ledger_of(tmp_path / "all")["long"]["windows"] == "30"
 
@@ -264,11 +306,16 @@ def test_ledger_says_which_window_has_a_defect(tmp_path):
     folder = tmp_path / "raw"
     folder.mkdir()
     signal = ecg(1, seconds=33)
-    signal[1200:1600, LEADS.index("V2")] = -32768  # in the second window only; the last 3 s belong to none
+    # in the second window only; the last 3 s belong to none
+    signal[1200:1600, LEADS.index("V2")] = -32768
     write_wfdb(folder, "long", signal)
     quiet_build(open_corpus("wfdb", folder), tmp_path / "out", windows="all")
     row = ledger_of(tmp_path / "out")["long"]
-    assert row["missing_leads"] == "V2" and "w1:gap:V2" in row["defects"] and "w0:" not in row["defects"]
+    assert (
+        row["missing_leads"] == "V2"
+        and "w1:gap:V2" in row["defects"]
+        and "w0:" not in row["defects"]
+    )
     assert row["defects"].count("tail_left_out") == 1
 
 
@@ -278,7 +325,9 @@ def test_colliding_uids_are_told_apart_and_listed(corpus, reference, tmp_path, m
     few = lambda name, window, attempt=0: real(name, window, attempt) % (1000 if attempt else 20)  # noqa: E731
     monkeypatch.setattr(shards, "uid_of", few)
     metadata = quiet_build(corpus, tmp_path, shard_records=4)
-    uids = {f"{e['record_id']}#0": e["uid"] for s in metadata["splits"] for e in ShardSet(tmp_path, s)}
+    uids = {
+        f"{e['record_id']}#0": e["uid"] for s in metadata["splits"] for e in ShardSet(tmp_path, s)
+    }
     assert len(set(uids.values())) == 30 and len(metadata["uid_rehash"]) >= 10
     assert all(uids[name] == uid for name, uid in metadata["uid_rehash"].items())
     before = files_of(tmp_path)
@@ -287,7 +336,9 @@ def test_colliding_uids_are_told_apart_and_listed(corpus, reference, tmp_path, m
     assert files_of(tmp_path) == before
 
 
-def test_full_disk_is_one_line_and_the_build_goes_on_later(corpus, reference, tmp_path, monkeypatch):
+def test_full_disk_is_one_line_and_the_build_goes_on_later(
+    corpus, reference, tmp_path, monkeypatch
+):
     def no_space(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -298,7 +349,10 @@ def test_full_disk_is_one_line_and_the_build_goes_on_later(corpus, reference, tm
         writer.close()
 
     for name, function in (("write_shard", array_record_no_space), ("file_sha256", no_space)):
-        with monkeypatch.context() as patch, pytest.raises(InputError, match=r"disk full.*run the same command again"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(InputError, match=r"disk full.*run the same command again"),
+        ):
             patch.setattr(shards, name, function)
             quiet_build(corpus, tmp_path / "out", shard_records=4)
     quiet_build(corpus, tmp_path / "out", shard_records=4)
@@ -322,10 +376,15 @@ def test_splits_and_label_counts(corpus, reference):
     metadata = json.loads(reference["dataset.json"])
     for split, values in metadata["splits"].items():
         refs = [r for r in corpus.refs if r.split == split]
-        assert (values["records"], values["patients"]) == (len(refs), len({r.patient_id for r in refs}))
+        assert (values["records"], values["patients"]) == (
+            len(refs),
+            len({r.patient_id for r in refs}),
+        )
         for task, names in corpus.tasks.items():
             expected = {name: sum(name in r.labels[task] for r in refs) for name in names}
-            assert values["label_counts"][task] == expected and values["labelled"][task] == len(refs)
+            assert values["label_counts"][task] == expected and values["labelled"][task] == len(
+                refs
+            )
 
 
 def test_hash_split_keeps_patients_together_and_shares(corpus):
@@ -338,7 +397,9 @@ def test_hash_split_keeps_patients_together_and_shares(corpus):
 def test_record_listed_twice_and_unknown_class_are_told(raw, tmp_path):
     corpus = open_corpus("synthetic", raw)
     corpus.refs.append(corpus.refs[0])
-    with pytest.raises(InputError, match=f"record '{corpus.refs[0].record_id}' is listed more than once"):
+    with pytest.raises(
+        InputError, match=f"record '{corpus.refs[0].record_id}' is listed more than once"
+    ):
         quiet_build(corpus, tmp_path)
     corpus.refs.pop()
     corpus.refs[3].labels["rhythm"].append("WALTZ")
@@ -347,10 +408,18 @@ def test_record_listed_twice_and_unknown_class_are_told(raw, tmp_path):
 
 
 def test_command_line(raw, tmp_path, capsys):
-    flags = ["--corpus=synthetic", f"--raw={raw}", f"--out={tmp_path / 'out'}", "--limit=6", "--preprocess=peaks=vcg"]
+    flags = [
+        "--corpus=synthetic",
+        f"--raw={raw}",
+        f"--out={tmp_path / 'out'}",
+        "--limit=6",
+        "--preprocess=peaks=vcg",
+    ]
     assert main(flags) == 0
     printed = capsys.readouterr().out
-    assert "6 kept of 6, 0 dropped" in printed and "beats per example" in printed and "NORM" in printed
+    assert (
+        "6 kept of 6, 0 dropped" in printed and "beats per example" in printed and "NORM" in printed
+    )
     assert shards.read_metadata(tmp_path / "out")["preprocess"]["peaks"] == "vcg"
     with pytest.raises(InputError, match="did you mean"):
         parse_overrides(["peak=vcg"])
@@ -358,7 +427,9 @@ def test_command_line(raw, tmp_path, capsys):
         parse_overrides(["peaks"])
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptbxl in it")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptbxl in it"
+)
 def test_ptbxl_builds_with_nearly_nothing_dropped(tmp_path):
     corpus = open_corpus("ptbxl", Path(os.environ["LVCG_REAL_DATA"]) / "ptbxl")
     metadata = quiet_build(corpus, tmp_path, limit=200)

@@ -1,4 +1,5 @@
-"""python -m data_prep.inspect: the right record, in the right units, with figures, and help for a wrong id."""
+"""python -m data_prep.inspect: the right record, in the right units, with figures, and help for a
+wrong id."""
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from data_prep.ecg.signal import bandpass
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """30 s records with three windows, one dropped, one without V1; once with and once without the stored signal."""
+    """30 s records with three windows, one dropped, one without V1; once with and once without the
+    stored signal."""
     folder = tmp_path_factory.mktemp("inspect")
     (folder / "raw").mkdir()
     for i in range(5):
@@ -49,7 +51,8 @@ def test_signal_is_the_filtered_one_in_millivolts(built):
         for i, example in enumerate(examples_of(built / name, "rec2")):
             mv = look.signal_mv(example)
             part = expected[:, 1000 * i : 1000 * (i + 1)]
-            assert np.abs(mv - part).max() < tolerance, name  # stitched beats are interpolated: steep R waves lose most
+            # stitched beats are interpolated: steep R waves lose most
+            assert np.abs(mv - part).max() < tolerance, name
             assert np.corrcoef(mv[1], part[1])[0, 1] > 0.995
     (example,) = examples_of(built / "without", "partial")
     assert np.isnan(look.signal_mv(example)[LEADS.index("V1")]).all()
@@ -66,24 +69,42 @@ def test_peaks_and_loop(built):
     assert rate == pytest.approx(128 / (np.median(np.diff(peaks)) / 100), rel=0.1)
     vcg, rank = look.lifted(lead_matrix("paper") @ np.ones((3, 5)), 4095, "paper")
     assert rank == 3 and np.allclose(vcg, 1, atol=1e-3)
-    assert look.lifted(np.ones((12, 5)), 0b111, "paper")[1] == 2  # I, II, III alone span the frontal plane
+    # I, II, III alone span the frontal plane
+    assert look.lifted(np.ones((12, 5)), 0b111, "paper")[1] == 2
 
 
 def test_command_draws_and_tells(built, tmp_path, capsys):
-    assert inspect.main([f"--data={built / 'without'}", "--record=partial", f"--out={tmp_path}"]) == 0
+    assert (
+        inspect.main([f"--data={built / 'without'}", "--record=partial", f"--out={tmp_path}"]) == 0
+    )
     printed = capsys.readouterr().out
-    for word in ("record        partial", "split ", "gap:V1:1000", "missing       V1", "R peaks", "preprocess    "):
+    for word in (
+        "record        partial",
+        "split ",
+        "gap:V1:1000",
+        "missing       V1",
+        "R peaks",
+        "preprocess    ",
+    ):
         assert word in printed
     for name in ("partial-w0-ecg.png", "partial-w0-vcg.png"):
         assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG" and str(tmp_path / name) in printed
-    assert inspect.main([f"--data={built / 'with'}", "--record=rec3", "--window=2", f"--out={tmp_path}"]) == 0
+    assert (
+        inspect.main(
+            [f"--data={built / 'with'}", "--record=rec3", "--window=2", f"--out={tmp_path}"]
+        )
+        == 0
+    )
     assert (tmp_path / "rec3-w2-ecg.png").exists() and "window 2" in capsys.readouterr().out
     with pytest.raises(InputError, match="record rec3 has no window 7; stored: 0, 1, 2"):
         inspect.main([f"--data={built / 'with'}", "--record=rec3", "--window=7"])
 
 
 def test_dropped_record_tells_why(built, tmp_path, capsys):
-    assert inspect.main([f"--data={built / 'with'}", "--record=flat", f"--out={tmp_path / 'none'}"]) == 0
+    assert (
+        inspect.main([f"--data={built / 'with'}", "--record=flat", f"--out={tmp_path / 'none'}"])
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "kept          no: all leads are missing" in printed and "nothing to draw" in printed
     assert not (tmp_path / "none").exists()

@@ -116,9 +116,12 @@ def test_any_order_repeats_threads_and_pickling(made, monkeypatch):
     with pytest.raises(IndexError, match="has 14 examples"):
         train.read([0, 14])
     again = pickle.loads(pickle.dumps(train))
-    monkeypatch.setattr(shards, "_OPEN_READERS", 1)  # fewer than files: they are closed and opened again
+    # fewer than files: they are closed and opened again
+    monkeypatch.setattr(shards, "_OPEN_READERS", 1)
     with ThreadPoolExecutor(4) as threads:
-        assert [e["uid"] for e in threads.map(again.__getitem__, order)] == [straight[i] for i in order]
+        assert [e["uid"] for e in threads.map(again.__getitem__, order)] == [
+            straight[i] for i in order
+        ]
     assert len(again._readers) == 1
 
 
@@ -128,7 +131,9 @@ def test_reading_imports_neither_jax_nor_tensorflow(made):
         f"print(len(ShardSet({str(made[1])!r}, 'train').read([0, 5])));"
         "print([m for m in ('jax', 'jaxlib', 'tensorflow') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split("\n")[:2] == ["2", "[]"]
 
 
@@ -138,7 +143,12 @@ def test_other_preprocessing_is_refused_by_name(made):
     other = Preprocess(peaks="vcg", rate=125)
     with pytest.raises(InputError) as told:
         train.require_preprocess(other)
-    for word in (other.hash(), Preprocess().hash(), "peaks='lead_ii' here, 'vcg' expected", "rate=100.0 here, 125.0"):
+    for word in (
+        other.hash(),
+        Preprocess().hash(),
+        "peaks='lead_ii' here, 'vcg' expected",
+        "rate=100.0 here, 125.0",
+    ):
         assert word in str(told.value)
     train.metadata["preprocess_hash"] = "0" * 12
     with pytest.raises(InputError, match="version of the preprocessing code"):
@@ -151,7 +161,9 @@ def test_missing_directory_split_and_metadata(made, copy, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="not a dataset directory"):
         ShardSet(tmp_path / "empty", "train")
-    with pytest.raises(InputError, match="no split 'dev' in this dataset; it has train, validation, test"):
+    with pytest.raises(
+        InputError, match="no split 'dev' in this dataset; it has train, validation, test"
+    ):
         ShardSet(copy, "dev")
     (copy / "dataset.json").write_text('{"format": 99}')
     with pytest.raises(InputError, match="format 99, this version reads format 1"):
@@ -182,7 +194,9 @@ def test_damaged_files_are_named_at_opening(copy):
     refused("another shard|records instead of|bytes instead of")
     counts = copy / "beat_counts-train.npy"
     np.save(counts, np.ones(3, np.int32))
-    with pytest.raises(InputError, match=r"beat_counts-train\.npy: it has 3 counts for 14 examples"):
+    with pytest.raises(
+        InputError, match=r"beat_counts-train\.npy: it has 3 counts for 14 examples"
+    ):
         ShardSet(copy, "train")
 
 

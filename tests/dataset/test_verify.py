@@ -1,4 +1,5 @@
-"""python -m data_prep.verify accepts what the build made and refuses everything that was changed since."""
+"""python -m data_prep.verify accepts what the build made and refuses everything that was changed
+since."""
 
 import csv
 import json
@@ -40,7 +41,8 @@ def change_json(path, change):
 
 
 def forge(directory, split, change):
-    """Rewrites the examples of a split by change(list of examples) and makes dataset.json fit the new files."""
+    """Rewrites the examples of a split by change(list of examples) and makes dataset.json fit the
+    new files."""
     stored = ShardSet(directory, split)
     metadata = stored.metadata
     spec = shards.features(stored.preprocess.beat_samples, metadata["signal"])
@@ -52,7 +54,9 @@ def forge(directory, split, change):
         first += info["examples"]
         path = directory / info["file"]
         shards.write_shard(path, [shards.encode(spec, example) for example in some])
-        info.update(bytes=path.stat().st_size, sha256=shards.file_sha256(path), first_uid=some[0]["uid"])
+        info.update(
+            bytes=path.stat().st_size, sha256=shards.file_sha256(path), first_uid=some[0]["uid"]
+        )
     (directory / shards.METADATA_FILE).write_text(json.dumps(metadata))
 
 
@@ -68,7 +72,9 @@ def edit_ledger(directory, change):
         writer.writeheader()
         writer.writerows(rows)
     sha256 = shards.file_sha256(path)
-    change_json(directory / shards.METADATA_FILE, lambda metadata: metadata.update(ledger_sha256=sha256))
+    change_json(
+        directory / shards.METADATA_FILE, lambda metadata: metadata.update(ledger_sha256=sha256)
+    )
 
 
 def assert_refused(directory, *words):
@@ -82,13 +88,23 @@ def assert_refused(directory, *words):
 def test_a_build_is_verified(built, capsys):
     assert main([f"--data={built}"]) == 0
     page = capsys.readouterr().out
-    for word in ("no patient in two splits", "20 different uids", "train: tfds reads the same", "label counts"):
+    for word in (
+        "no patient in two splits",
+        "20 different uids",
+        "train: tfds reads the same",
+        "label counts",
+    ):
         assert f"ok            {word}" in page or word in page
     assert page.endswith(f"{built}: verified\n") and len(page.splitlines()) < 80
 
 
 def test_damaged_files_are_refused(copy):
-    paths = [*ShardSet(copy, "train").paths, copy / "beat_counts-test.npy", copy / "ledger.csv", copy / "features.json"]
+    paths = [
+        *ShardSet(copy, "train").paths,
+        copy / "beat_counts-test.npy",
+        copy / "ledger.csv",
+        copy / "features.json",
+    ]
     for path in paths[1:]:
         data = path.read_bytes()
         flipped = bytearray(data)
@@ -133,7 +149,9 @@ def test_swapped_labels_are_refused(copy):
 
 def test_patient_in_two_splits_is_refused(copy):
     patient = ShardSet(copy, "train")[0]["patient_id"]
-    forge(copy, "test", lambda examples: [example.update(patient_id=patient) for example in examples])
+    forge(
+        copy, "test", lambda examples: [example.update(patient_id=patient) for example in examples]
+    )
     assert_refused(copy, f"no patient in two splits: {patient} of train is in test")
 
 
@@ -145,7 +163,9 @@ def test_identical_signal_in_two_splits_is_refused(copy):
         examples[0].update({key: stolen[key] for key in keys})
 
     forge(copy, "validation", change)
-    assert_refused(copy, f"no identical signal in two splits: {stolen['record_id']} of train is in validation")
+    assert_refused(
+        copy, f"no identical signal in two splits: {stolen['record_id']} of train is in validation"
+    )
 
 
 def test_duplicates_kept_across_splits_are_refused(tmp_path):
@@ -156,7 +176,11 @@ def test_duplicates_kept_across_splits_are_refused(tmp_path):
     text = "record_id,patient_id,split\nr0,a,train\nr1,b,train\nr2,c,test\nr3,d,test\n"
     (raw / "labels.csv").write_text(text)
     quiet_build(open_corpus("wfdb", raw), tmp_path / "keep", duplicates="keep")
-    assert_refused(tmp_path / "keep", "no identical signal in two splits: r0", "no identical raw signal in two splits")
+    assert_refused(
+        tmp_path / "keep",
+        "no identical signal in two splits: r0",
+        "no identical raw signal in two splits",
+    )
     quiet_build(open_corpus("wfdb", raw), tmp_path / "drop")
     assert verify(tmp_path / "drop")[1] == []
 
@@ -200,7 +224,9 @@ def test_ledger_row_with_other_beats_or_no_reason_is_refused(copy):
 
 
 def test_tfds_metadata_of_something_else_is_refused(copy):
-    change_json(copy / "dataset_info.json", lambda info: info["splits"][0].update(shardLengths=["1"]))
+    change_json(
+        copy / "dataset_info.json", lambda info: info["splits"][0].update(shardLengths=["1"])
+    )
     assert_refused(copy, "tfds")
 
 
@@ -210,7 +236,9 @@ def test_other_preprocessing_code_is_refused(copy):
 
 
 def test_command_line_refuses_with_code_2(copy, tmp_path):
-    assert_one_line_error(run("data_prep.verify", f"--data={tmp_path / 'nowhere'}"), "no such dataset directory")
+    assert_one_line_error(
+        run("data_prep.verify", f"--data={tmp_path / 'nowhere'}"), "no such dataset directory"
+    )
     change_json(copy / "dataset.json", lambda metadata: metadata["splits"]["train"].update(beats=1))
     done = run("data_prep.verify", f"--data={copy}")
     assert_one_line_error(done, "train", "dataset.json says 1")

@@ -1,4 +1,5 @@
-"""Boundaries of P, QRS and T: on waves of known width, in trouble, and against the marks of cardiologists."""
+"""Boundaries of P, QRS and T: on waves of known width, in trouble, and against the marks of
+cardiologists."""
 
 import os
 from pathlib import Path
@@ -8,7 +9,15 @@ import pytest
 from helpers.commands import assert_one_line_error, run
 from helpers.gaussian_ecg import REGULAR, changed, filtered_ecg, raw_ecg
 
-from data_prep.delineation_report import HALVES, LEAD_SETS, SCORED, Errors, evaluate, half_of, reference_marks
+from data_prep.delineation_report import (
+    HALVES,
+    LEAD_SETS,
+    SCORED,
+    Errors,
+    evaluate,
+    half_of,
+    reference_marks,
+)
 from data_prep.ecg.delineate import Waves, delineate, match_beats
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.preprocess import Preprocess
@@ -20,7 +29,9 @@ ALL = np.ones(12, bool)
 def from_r(x, beats, rate=100.0, present=ALL):
     """Marks [n,7] in ms after the R peaks (s)."""
     beats = np.asarray(beats)
-    return 1000 * (np.stack(delineate(x, rate, present, beats * rate), axis=1) / rate - beats[:, None])
+    return 1000 * (
+        np.stack(delineate(x, rate, present, beats * rate), axis=1) / rate - beats[:, None]
+    )
 
 
 def typical(x, beats=REGULAR, **more):
@@ -32,7 +43,10 @@ def test_waves_end_where_a_reader_would_say():
     found = typical(filtered_ecg(REGULAR))
     assert -160 - 3 * 22 < found["p_onset"] < -160 - 2 * 22 and abs(found["p_peak"] + 160) < 4
     assert -160 + 2 * 22 < found["p_offset"] < -160 + 3 * 22
-    assert -25 - 3 * 9 < found["qrs_onset"] < -25 - 2 * 9 and 30 + 12 < found["qrs_offset"] < 30 + 3 * 12
+    assert (
+        -25 - 3 * 9 < found["qrs_onset"] < -25 - 2 * 9
+        and 30 + 12 < found["qrs_offset"] < 30 + 3 * 12
+    )
     assert abs(found["t_peak"] - 260) < 4 and 260 + 2 * 40 < found["t_offset"] < 260 + 3 * 40
 
 
@@ -41,7 +55,9 @@ def test_marks_do_not_depend_on_the_rate_or_scale(rate):
     x = filtered_ecg(REGULAR, rate)
     reference = from_r(filtered_ecg(REGULAR), REGULAR)
     np.testing.assert_allclose(from_r(x, REGULAR, rate), reference, atol=6)
-    np.testing.assert_allclose(from_r(-1e-4 * x, REGULAR, rate), from_r(x, REGULAR, rate), atol=1e-6)
+    np.testing.assert_allclose(
+        from_r(-1e-4 * x, REGULAR, rate), from_r(x, REGULAR, rate), atol=1e-6
+    )
     own_scales = x / x.std(axis=1, keepdims=True)
     np.testing.assert_allclose(from_r(own_scales, REGULAR, rate), reference, atol=15)
 
@@ -57,18 +73,28 @@ def test_a_shift_of_less_than_a_sample_is_seen(delay):
 def test_longer_waves_give_longer_intervals():
     base = typical(filtered_ecg(REGULAR))
     t = typical(filtered_ecg(REGULAR, T=changed("T", width=0.055)))
-    assert abs(t["t_offset"] - base["t_offset"] - 2.3 * 15) < 8 and abs(t["qrs_offset"] - base["qrs_offset"]) < 2
+    assert (
+        abs(t["t_offset"] - base["t_offset"] - 2.3 * 15) < 8
+        and abs(t["qrs_offset"] - base["qrs_offset"]) < 2
+    )
     wide = {"R": changed("R", width=0.03), "S": changed("S", delay=0.06, width=0.025)}
     wide = typical(filtered_ecg(REGULAR, **wide))
     assert wide["qrs_offset"] - wide["qrs_onset"] > base["qrs_offset"] - base["qrs_onset"] + 50
-    assert abs(wide["t_offset"] - base["t_offset"]) < 5 and abs(wide["p_onset"] - base["p_onset"]) < 5
+    assert (
+        abs(wide["t_offset"] - base["t_offset"]) < 5 and abs(wide["p_onset"] - base["p_onset"]) < 5
+    )
     early = typical(filtered_ecg(REGULAR, P=changed("P", delay=-0.22)))
     assert abs(early["p_onset"] - base["p_onset"] + 60) < 5
 
 
 def test_an_inverted_t_wave_ends_where_an_upright_one_does():
-    base, inverted = (typical(filtered_ecg(REGULAR, T=changed("T", height=h))) for h in (0.35, -0.35))
-    assert abs(base["t_offset"] - inverted["t_offset"]) < 3 and abs(base["t_peak"] - inverted["t_peak"]) < 3
+    base, inverted = (
+        typical(filtered_ecg(REGULAR, T=changed("T", height=h))) for h in (0.35, -0.35)
+    )
+    assert (
+        abs(base["t_offset"] - inverted["t_offset"]) < 3
+        and abs(base["t_peak"] - inverted["t_peak"]) < 3
+    )
 
 
 @pytest.mark.parametrize("lead", LEADS)
@@ -90,8 +116,11 @@ def test_without_a_p_wave_there_is_no_p_mark():
     beats = beats[beats < 9.5]
     x = raw_ecg(beats, P=nothing)
     t = np.arange(1000) / 100
-    flutter = np.stack([np.sin(2 * np.pi * f * t + a) for f, a in ((5.3, 0.0), (6.1, 1.0), (6.9, 2.0))]).sum(0)
-    x += 0.04 * flutter * np.linspace(0.5, 1.5, 12)[:, None]  # fibrillation: the waves do not know of the QRS
+    flutter = np.stack(
+        [np.sin(2 * np.pi * f * t + a) for f, a in ((5.3, 0.0), (6.1, 1.0), (6.9, 2.0))]
+    ).sum(0)
+    # fibrillation: the waves do not know of the QRS
+    x += 0.04 * flutter * np.linspace(0.5, 1.5, 12)[:, None]
     assert np.isnan(from_r(x, beats)[:, 0]).mean() > 0.7
     assert np.isfinite(from_r(filtered_ecg(REGULAR), REGULAR)[:, 0]).all()
 
@@ -121,7 +150,11 @@ def test_marks_are_in_order_at_150_beats_a_minute():
 def test_a_wave_cut_by_the_end_of_the_record_has_no_end():
     x = filtered_ecg(REGULAR)
     cut = delineate(x[:, : round(100 * REGULAR[3]) + 28], 100, ALL, 100 * REGULAR[:4])
-    assert np.isnan(cut.t_offset[-1]) and np.isfinite(cut.t_offset[:-1]).all() and np.isfinite(cut.qrs_offset).all()
+    assert (
+        np.isnan(cut.t_offset[-1])
+        and np.isfinite(cut.t_offset[:-1]).all()
+        and np.isfinite(cut.qrs_offset).all()
+    )
 
 
 def test_any_input_gives_an_answer():
@@ -142,7 +175,9 @@ def test_any_input_gives_an_answer():
     holes[3, 500], holes[7] = np.nan, np.inf
     assert np.isfinite(delineate(holes, 100, ALL, peaks).qrs_onset).all()
     for scale in (1e200, 1e-200):
-        np.testing.assert_allclose(np.stack(delineate(scale * x, 100, ALL, peaks)), marks[:, 14:2:-1], atol=1e-6)
+        np.testing.assert_allclose(
+            np.stack(delineate(scale * x, 100, ALL, peaks)), marks[:, 14:2:-1], atol=1e-6
+        )
 
 
 def test_noise_of_any_kind_gives_marks_inside_the_record_or_none():
@@ -164,11 +199,16 @@ def test_noise_of_any_kind_gives_marks_inside_the_record_or_none():
 def test_beats_are_matched_one_to_one_or_not_at_all():
     truth, found = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.05, 2.9, 3.02, 4.4])
     assert match_beats(truth, found, 0.15).tolist() == [0, -1, 2, -1]
-    assert match_beats(truth, found[:0], 0.15).tolist() == [-1] * 4 and match_beats(found[:0], truth, 1).tolist() == []
+    assert (
+        match_beats(truth, found[:0], 0.15).tolist() == [-1] * 4
+        and match_beats(found[:0], truth, 1).tolist() == []
+    )
 
 
 def _waves(**rows):
-    return {wave: np.array(rows.get(wave, []), np.int64).reshape(-1, 3) for wave in ("P", "QRS", "T")}
+    return {
+        wave: np.array(rows.get(wave, []), np.int64).reshape(-1, 3) for wave in ("P", "QRS", "T")
+    }
 
 
 def test_reference_is_the_median_over_the_given_leads():
@@ -190,7 +230,8 @@ def test_reference_is_the_median_over_the_given_leads():
     assert np.isnan(marks[1, [4, 5, 6]]).all() and marks[1, 0] == 1.8
     assert reference_marks(annotations, 500, ("V1",))[1][0, 3] == pytest.approx(570 / 500)
     only_two = {
-        lead: waves if lead in ("I", "II") else {**waves, "P": waves["P"][:0]} for lead, waves in annotations.items()
+        lead: waves if lead in ("I", "II") else {**waves, "P": waves["P"][:0]}
+        for lead, waves in annotations.items()
     }
     assert np.isnan(reference_marks(only_two, 500, LEADS)[1][:, 0]).all()
 
@@ -205,12 +246,16 @@ def test_errors_count_what_was_not_found():
 
 
 def _write_ludb(folder):
-    """Four records at 500 Hz with marks two and a half standard deviations from the middle of P, T and QRS."""
+    """Four records at 500 Hz with marks two and a half standard deviations from the middle of P, T
+    and QRS."""
     (folder / "data").mkdir()
     for name in ("1", "2", "3", "4"):
         x = np.round(1000 * raw_ecg(REGULAR, 500.0, noise=0.005, seed=int(name))).astype("<i2")
         (folder / "data" / f"{name}.dat").write_bytes(x.T.tobytes())
-        lines = [f"{name} 12 500 5000", *(f"{name}.dat 16 1000(0)/mV 16 0 0 0 0 {lead.lower()}" for lead in LEADS)]
+        lines = [
+            f"{name} 12 500 5000",
+            *(f"{name}.dat 16 1000(0)/mV 16 0 0 0 0 {lead.lower()}" for lead in LEADS),
+        ]
         (folder / "data" / f"{name}.hea").write_text("\n".join(lines) + "\n")
         samples = []
         for r in REGULAR[1:-1]:
@@ -221,34 +266,51 @@ def _write_ludb(folder):
             ):
                 samples += [(39, r + first), (code, r + peak), (40, r + last)]
         places = np.round(500 * np.array([s for _, s in samples])).astype(int)
-        words = [code << 10 | step for (code, _), step in zip(samples, np.diff(places, prepend=0), strict=True)]
+        words = [
+            code << 10 | step
+            for (code, _), step in zip(samples, np.diff(places, prepend=0), strict=True)
+        ]
         for lead in LEADS:
-            (folder / "data" / f"{name}.{lead.lower()}").write_bytes(np.array([*words, 0], "<u2").tobytes())
+            (folder / "data" / f"{name}.{lead.lower()}").write_bytes(
+                np.array([*words, 0], "<u2").tobytes()
+            )
     rows = "".join(f"{name},Sinus rhythm,normal\n" for name in ("1", "2", "3", "4"))
     (folder / "ludb.csv").write_text("ID,Rhythms,Electric axis of the heart\n" + rows)
 
 
 def test_the_command_scores_both_halves(tmp_path):
     _write_ludb(tmp_path)
-    done = run("data_prep.delineation_report", f"--raw={tmp_path}", f"--out={tmp_path / 'out' / 'page.md'}")
+    done = run(
+        "data_prep.delineation_report", f"--raw={tmp_path}", f"--out={tmp_path / 'out' / 'page.md'}"
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "page.md").read_text() == done.stdout
     for half in HALVES:
         assert f"## {half} half" in done.stdout
-    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| all twelve")]
+    rows = [
+        line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| all twelve")
+    ]
     assert len(rows) == 2 * len(SCORED)
     for row in rows:
         assert row[3] == "100.0%" and float(row[4]) < 12, row
-    assert_one_line_error(run("data_prep.delineation_report", f"--raw={tmp_path / 'nowhere'}"), "no folder")
+    assert_one_line_error(
+        run("data_prep.delineation_report", f"--raw={tmp_path / 'nowhere'}"), "no folder"
+    )
     for lead in LEADS:
         (tmp_path / "data" / f"2.{lead.lower()}").unlink()
-    assert_one_line_error(run("data_prep.delineation_report", f"--raw={tmp_path}"), "record 2", "no marks")
+    assert_one_line_error(
+        run("data_prep.delineation_report", f"--raw={tmp_path}"), "record 2", "no marks"
+    )
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb in it")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb in it"
+)
 @pytest.mark.parametrize("half", HALVES)
 def test_marks_agree_with_cardiologists_on_ludb(half):
-    table = evaluate(Path(os.environ["LVCG_REAL_DATA"]) / "ludb", Preprocess(), (half,), progress=False)
+    table = evaluate(
+        Path(os.environ["LVCG_REAL_DATA"]) / "ludb", Preprocess(), (half,), progress=False
+    )
     most = {"qrs_onset": 12, "qrs_offset": 12, "p_onset": 12, "t_offset": 25}  # ms
     for (_, leads), errors in table.items():
         for mark in SCORED:
@@ -264,4 +326,6 @@ def test_the_detectors_own_peaks_will_do():
     for refine in (True, False):
         peaks = r_peaks_vcg(x, ALL, 100, refine=refine)
         found = np.stack(delineate(x, 100, ALL, peaks))
-        np.testing.assert_allclose(found[3:], np.stack(delineate(x, 100, ALL, 100 * REGULAR))[3:], atol=0.5)
+        np.testing.assert_allclose(
+            found[3:], np.stack(delineate(x, 100, ALL, 100 * REGULAR))[3:], atol=0.5
+        )

@@ -1,4 +1,5 @@
-"""The numbers of the geometry, and that the lift undoes the projection wherever the leads allow it."""
+"""The numbers of the geometry, and that the lift undoes the projection wherever the leads allow
+it."""
 
 from itertools import combinations
 
@@ -121,7 +122,9 @@ def test_condition_numbers_of_the_199_other_triples():
     facts = subset_facts(lead_matrix("paper"), EVERY_SUBSET[TRIPLES], 1e-4)
     condition = facts["condition"][facts["rank"] == 3]
     assert len(condition) == 199
-    np.testing.assert_allclose([condition.min(), np.median(condition), condition.max()], [1.28, 4.39, 77.6], rtol=5e-3)
+    np.testing.assert_allclose(
+        [condition.min(), np.median(condition), condition.max()], [1.28, 4.39, 77.6], rtol=5e-3
+    )
 
 
 def test_24_triples_amplify_more_than_tenfold_up_to_39():
@@ -129,7 +132,9 @@ def test_24_triples_amplify_more_than_tenfold_up_to_39():
     gain = subset_facts(a, EVERY_SUBSET[TRIPLES], 1e-4)["gain"]
     assert (gain > 10).sum() == 24
     assert 38 < gain.max() < 40
-    np.testing.assert_allclose(gain, np.linalg.norm(lift_table(a, 1e-4)[TRIPLES], ord=2, axis=(1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(
+        gain, np.linalg.norm(lift_table(a, 1e-4)[TRIPLES], ord=2, axis=(1, 2)), rtol=1e-9
+    )
 
 
 def test_training_subsets_follow_the_switches():

@@ -1,4 +1,5 @@
-"""Leads go by name: a file's order, case and extra channels must never change what the model sees."""
+"""Leads go by name: a file's order, case and extra channels must never change what the model
+sees."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,15 @@ from data_prep.ecg.leads import LEADS, canonical, lead_mask, mask_leads, order_l
 
 @pytest.mark.parametrize(
     ("name", "lead"),
-    [("AVR", "aVR"), ("avr", "aVR"), (" aVR ", "aVR"), ("i", "I"), ("Lead II", "II"), ("v6", "V6"), ("aV-F", "aVF")],
+    [
+        ("AVR", "aVR"),
+        ("avr", "aVR"),
+        (" aVR ", "aVR"),
+        ("i", "I"),
+        ("Lead II", "II"),
+        ("v6", "V6"),
+        ("aV-F", "aVF"),
+    ],
 )
 def test_spellings_of_the_same_lead(name, lead):
     assert canonical(name) == lead
@@ -48,7 +57,9 @@ def test_masks_round_trip_and_bit_order():
     for mask in range(0, 4096, 37):
         assert lead_mask(mask_leads(mask)) == mask
     masks = np.array([[0, 1], [130, 4095]])
-    assert mask_leads(masks).shape == (2, 2, 12) and (mask_leads(masks)[1, 0] == mask_leads(130)).all()
+    assert (
+        mask_leads(masks).shape == (2, 2, 12) and (mask_leads(masks)[1, 0] == mask_leads(130)).all()
+    )
     for wrong in (4096, -1, np.array([3, 5000])):
         with pytest.raises(InputError, match=r"lead mask (4096|-1|5000) is not between 0 and 4095"):
             mask_leads(wrong)

@@ -6,7 +6,13 @@ from helpers.gaussian_ecg import REGULAR, changed, filtered_ecg, raw_ecg
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
-from data_prep.ecg.morphology import MEASURES, compare_morphology, measure, record_intervals, summarise
+from data_prep.ecg.morphology import (
+    MEASURES,
+    compare_morphology,
+    measure,
+    record_intervals,
+    summarise,
+)
 
 HIDDEN = ~np.isin(LEADS, ("II", "V2", "V5"))
 V3 = LEADS.index("V3")
@@ -43,7 +49,9 @@ def test_intervals_follow_the_waves():
     assert np.isnan(fibrillating.pr_ms) and abs(fibrillating.qt_ms - base.qt_ms) < 3
     one_beat = record_intervals(filtered_ecg([4.0]), 100.0)
     assert (
-        one_beat.beats == 1 and np.isnan([one_beat.heart_rate, one_beat.qtc_bazett_ms]).all() and one_beat.qt_ms > 300
+        one_beat.beats == 1
+        and np.isnan([one_beat.heart_rate, one_beat.qtc_bazett_ms]).all()
+        and one_beat.qt_ms > 300
     )
 
 
@@ -115,15 +123,23 @@ def test_raised_st_in_one_lead_is_that_error_in_that_lead():
 def test_scale_changes_no_interval_and_visible_leads_do_not_help():
     x = filtered_ecg(REGULAR, noise=0.01)
     result = compare(x, 0.25 * x)
-    assert max(result[name] for name in ("r_peak_ms", "qrs_ms", "qt_ms", "pr_ms")) < 1e-6 and result["missed"] == 0
-    noisy_visible = x + np.where(HIDDEN[:, None], 0.0, np.random.default_rng(0).normal(0, 1, x.shape))
+    assert (
+        max(result[name] for name in ("r_peak_ms", "qrs_ms", "qt_ms", "pr_ms")) < 1e-6
+        and result["missed"] == 0
+    )
+    noisy_visible = x + np.where(
+        HIDDEN[:, None], 0.0, np.random.default_rng(0).normal(0, 1, x.shape)
+    )
     assert compare(x, noisy_visible) == compare(x, x)
 
 
 def test_a_longer_t_wave_is_a_qt_error():
     x, longer = filtered_ecg(REGULAR), filtered_ecg(REGULAR, T=changed("T", width=0.055))
     result = compare(x, longer)
-    assert result["qt_ms"] == pytest.approx(2.3 * 15, abs=8) and max(result["qrs_ms"], result["pr_ms"]) < 5
+    assert (
+        result["qt_ms"] == pytest.approx(2.3 * 15, abs=8)
+        and max(result["qrs_ms"], result["pr_ms"]) < 5
+    )
     no_p = compare(x, filtered_ecg(REGULAR, P=changed("P", height=0.0)))
     assert no_p["lost_pr_ms"] >= 11 and no_p["beats_pr_ms"] == 0 and np.isnan(no_p["pr_ms"])
     assert no_p["lost_qt_ms"] == 0
@@ -140,7 +156,8 @@ def test_noise_and_odd_signals_do_not_crash():
     hole[V3, 290:300] = np.nan  # where ST of the fourth beat is measured
     result = compare(x, hole)
     assert result["missed"] == 0 and result["lost_st_mv"] == 1 and result["st_mv"] < 0.01
-    assert not np.isnan(compare(hole, x)["st_mv"])  # a lead that the truth does not have is no target
+    # a lead that the truth does not have is no target
+    assert not np.isnan(compare(hole, x)["st_mv"])
     short = compare(x[:, :20], x[:, :20])
     assert short["beats"] == 0 and np.isnan(short["qrs_ms"])
     assert summarise([])["beats"] == 0

@@ -1,4 +1,5 @@
-"""The whole chain: the same record gives the same beats however it is stored, and bad records say what is wrong."""
+"""The whole chain: the same record gives the same beats however it is stored, and bad records say
+what is wrong."""
 
 import dataclasses
 import os
@@ -17,7 +18,8 @@ from data_prep.ecg.segment import stitch_beats
 
 
 def _record(seconds=10.0, rate=500.0, rr=0.8, peaks=None, seed=0, noise=0.01):
-    """A record [T,12] in mV in the order of LEADS: QRS and T waves of a moving dipole, limb leads by Einthoven."""
+    """A record [T,12] in mV in the order of LEADS: QRS and T waves of a moving dipole, limb leads
+    by Einthoven."""
     t = np.arange(round(seconds * rate)) / rate
     vcg = np.zeros((3, len(t)))
     for r in np.arange(0.4, seconds, rr) if peaks is None else peaks:
@@ -27,7 +29,11 @@ def _record(seconds=10.0, rate=500.0, rr=0.8, peaks=None, seed=0, noise=0.01):
             (0.25, 0.05, 0.3, (0.6, 0.6, 0.4)),
         ]:
             near = slice(*np.searchsorted(t, [r + delay - 0.6, r + delay + 0.6]))
-            vcg[:, near] += height * np.array(axis)[:, None] * np.exp(-0.5 * ((t[near] - r - delay) / width) ** 2)
+            vcg[:, near] += (
+                height
+                * np.array(axis)[:, None]
+                * np.exp(-0.5 * ((t[near] - r - delay) / width) ** 2)
+            )
     x = lead_matrix("paper") @ vcg + np.random.default_rng(seed).normal(0, noise, (12, len(t)))
     one, two = x[0], x[1]
     x[:6] = [one, two, two - one, -(one + two) / 2, one - two / 2, two - one / 2]
@@ -35,7 +41,9 @@ def _record(seconds=10.0, rate=500.0, rr=0.8, peaks=None, seed=0, noise=0.01):
 
 
 def _equal(a, b):
-    return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    return all(
+        np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a)
+    )
 
 
 NAMES = list(LEADS)
@@ -68,7 +76,9 @@ def test_the_rate_of_the_file_hardly_matters():
     reference = Preprocess().prepare(_record(rate=1000, noise=0), 1000, NAMES)[0].signal
     for rate in (100, 125, 257, 360, 500, 977.5):
         signal = Preprocess().prepare(_record(rate=rate, noise=0), rate, NAMES)[0].signal[:, :999]
-        assert np.corrcoef(signal.ravel(), reference[:, : signal.shape[1]].ravel())[0, 1] > 0.995, rate
+        assert np.corrcoef(signal.ravel(), reference[:, : signal.shape[1]].ravel())[0, 1] > 0.995, (
+            rate
+        )
 
 
 def test_beats_go_back_to_millivolts():
@@ -76,7 +86,8 @@ def test_beats_go_back_to_millivolts():
     for how in ("lead", "record"):
         (window,) = Preprocess(normalise=how).prepare(x, 100, NAMES)
         mv = window.signal * window.scale[:, None] + window.offset[:, None]
-        np.testing.assert_allclose(mv[2], mv[1] - mv[0], atol=1e-5)  # Einthoven holds in mV for both
+        # Einthoven holds in mV for both
+        np.testing.assert_allclose(mv[2], mv[1] - mv[0], atol=1e-5)
         assert 0.7 < mv.max() / x.max() < 1.2
     assert len(set(window.scale.tolist())) == 1
 
@@ -121,7 +132,11 @@ def test_a_lead_lost_for_a_while_is_missing_only_there():
     x[10000:, 9] = 0.1
     windows = Preprocess().prepare(x, 500, NAMES)
     assert [np.flatnonzero(~mask_leads(w.lead_mask)).tolist() for w in windows] == [[], [8], [9]]
-    assert [w.window for w in windows] == [0, 1, 2] and [w.start_seconds for w in windows] == [0, 10, 20]
+    assert [w.window for w in windows] == [0, 1, 2] and [w.start_seconds for w in windows] == [
+        0,
+        10,
+        20,
+    ]
 
 
 def test_low_voltage_is_not_flat():
@@ -131,7 +146,13 @@ def test_low_voltage_is_not_flat():
 
 @pytest.mark.parametrize(
     ("seconds", "lengths", "tail"),
-    [(2, [200], False), (9.9, [990], False), (14, [1000], True), (16, [1000, 600], False), (300, [1000] * 30, False)],
+    [
+        (2, [200], False),
+        (9.9, [990], False),
+        (14, [1000], True),
+        (16, [1000, 600], False),
+        (300, [1000] * 30, False),
+    ],
 )
 def test_windows_of_short_and_long_records(seconds, lengths, tail):
     windows = Preprocess().prepare(_record(seconds=seconds, rate=250), 250, NAMES)
@@ -152,7 +173,16 @@ def test_windows_of_short_and_long_records(seconds, lengths, tail):
         (_record(), NAMES[:11], "11 lead names"),
         (_record(), ["I", "i", *NAMES[2:]], "lead I is there twice"),
     ],
-    ids=["all NaN", "all zero", "all flat", "0.8 s", "empty", "unknown names", "name count", "double"],
+    ids=[
+        "all NaN",
+        "all zero",
+        "all flat",
+        "0.8 s",
+        "empty",
+        "unknown names",
+        "name count",
+        "double",
+    ],
 )
 @pytest.mark.parametrize("peaks", ["lead_ii", "vcg"])
 def test_bad_records_end_in_one_clear_line(signal, names, message, peaks):
@@ -181,12 +211,20 @@ def test_one_beat_and_forty_beats():
     (one,) = Preprocess().prepare(_record(peaks=[4.0]), 500, NAMES)
     assert len(one.start) >= 2 and one.length.sum() == 1000 and "long_interval" in one.defects
     (one,) = Preprocess(peaks="vcg").prepare(_record(peaks=[4.0]), 500, NAMES)
-    assert len(one.start) == 2 and {"one_beat", "long_interval"} <= set(one.defects) and len(one.rr_seconds) == 0
+    assert (
+        len(one.start) == 2
+        and {"one_beat", "long_interval"} <= set(one.defects)
+        and len(one.rr_seconds) == 0
+    )
     forty = _record(peaks=np.arange(0.125, 10, 0.25))
-    (fast,) = Preprocess(peaks="vcg", peak_distance=0.2, rr_min=0.2, max_beats=41).prepare(forty, 500, NAMES)
+    (fast,) = Preprocess(peaks="vcg", peak_distance=0.2, rr_min=0.2, max_beats=41).prepare(
+        forty, 500, NAMES
+    )
     assert len(fast.start) == 41 and np.allclose(fast.rr_seconds, 0.25, atol=0.021)
     (capped,) = Preprocess(peaks="vcg", peak_distance=0.2, rr_min=0.2).prepare(forty, 500, NAMES)
-    assert len(capped.start) == 20 and "merged_tail" in capped.defects and capped.length.sum() == 1000
+    assert (
+        len(capped.start) == 20 and "merged_tail" in capped.defects and capped.length.sum() == 1000
+    )
 
 
 def test_three_leads_are_enough():
@@ -221,22 +259,35 @@ def test_hash_changes_with_every_field_and_is_stable():
     assert Preprocess(rate=100).hash() == Preprocess(rate="100.0").hash()
     code = "from data_prep.ecg.preprocess import Preprocess; print(Preprocess().hash())"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert printed.stdout.strip() == Preprocess().hash() and len(Preprocess().hash()) == 12
 
 
 def test_description_round_trip_and_mistakes():
     changed = Preprocess(peaks="vcg", seconds=5, recover_limb_leads="false")
-    assert Preprocess.from_dict(changed.to_dict()) == changed and changed.recover_limb_leads is False
+    assert (
+        Preprocess.from_dict(changed.to_dict()) == changed and changed.recover_limb_leads is False
+    )
     with pytest.raises(InputError, match="did you mean 'max_beats'"):
         Preprocess.from_dict({"max_beat": 3})
-    for wrong in ({"rate": "fast"}, {"band_high": 60}, {"peaks": "ii"}, {"max_beats": 2.5}, {"geometry": "flat"}):
+    for wrong in (
+        {"rate": "fast"},
+        {"band_high": 60},
+        {"peaks": "ii"},
+        {"max_beats": 2.5},
+        {"geometry": "flat"},
+    ):
         with pytest.raises(InputError):
             Preprocess.from_dict(wrong)
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # wfdb's import, with the newest pandas
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with csn and cpsc2018")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ,
+    reason="needs LVCG_REAL_DATA: a folder with csn and cpsc2018",
+)
 def test_real_flat_and_railed_leads_are_found_and_no_others():
     import wfdb
 
@@ -250,7 +301,11 @@ def test_real_flat_and_railed_leads_are_found_and_no_others():
     flat = 0
     for header in chosen:
         record, (window,) = prepare(header)
-        constant = {name for name, v in zip(record.sig_name, record.p_signal.T, strict=True) if np.ptp(v) == 0}
+        constant = {
+            name
+            for name, v in zip(record.sig_name, record.p_signal.T, strict=True)
+            if np.ptp(v) == 0
+        }
         found = {d.split(":")[1] for d in window.defects if d.startswith("flat:")}
         assert constant <= found
         assert len(found - constant) <= 1
@@ -258,6 +313,9 @@ def test_real_flat_and_railed_leads_are_found_and_no_others():
     assert flat > 10
     (railed,) = prepare(next((root / "cpsc2018").rglob("A3851.hea")))[1]
     assert "railed:V1" in railed.defects
-    spiked = prepare(next((root / "cpsc2018").rglob("A5930.hea")))[1]  # single samples at 32.72 mV in every lead
-    assert all(w.lead_mask == 4095 for w in spiked) and any("spikes:" in d for w in spiked for d in w.defects)
+    # single samples at 32.72 mV in every lead
+    spiked = prepare(next((root / "cpsc2018").rglob("A5930.hea")))[1]
+    assert all(w.lead_mask == 4095 for w in spiked) and any(
+        "spikes:" in d for w in spiked for d in w.defects
+    )
     assert max(np.abs(w.signal).max() for w in spiked) < 20

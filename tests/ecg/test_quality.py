@@ -1,4 +1,5 @@
-"""The ledger's judgement of records: each defect is named when it is there, and not when it is not."""
+"""The ledger's judgement of records: each defect is named when it is there, and not when it is
+not."""
 
 import csv
 import os
@@ -50,7 +51,9 @@ def test_einthoven_residual_with_missing_leads_and_values():
     signal[:, 2] = signal[:, 1] - signal[:, 0] + 0.3
     signal[100:200, 0] = np.nan
     some = [LEADS.index(lead) for lead in ("I", "II", "III", "V1")]
-    assert quality.einthoven_residual(signal[:, some], ["I", "II", "III", "V1"]) == pytest.approx(0.3, abs=1e-5)
+    assert quality.einthoven_residual(signal[:, some], ["I", "II", "III", "V1"]) == pytest.approx(
+        0.3, abs=1e-5
+    )
     assert quality.einthoven_residual(signal[:, [1, 6]], ["II", "V1"]) == 0.0
     signal[:, 2] = np.nan
     assert quality.einthoven_residual(signal, LEADS) < 0.05  # without III, the others still agree
@@ -59,7 +62,9 @@ def test_einthoven_residual_with_missing_leads_and_values():
 def test_signal_hash_is_of_values_rate_and_leads():
     signal = clean()
     digest = quality.signal_hash(signal, 100, LEADS)
-    assert digest == quality.signal_hash(np.asfortranarray(signal), 100.0, [lead.upper() for lead in LEADS])
+    assert digest == quality.signal_hash(
+        np.asfortranarray(signal), 100.0, [lead.upper() for lead in LEADS]
+    )
     changed = signal.copy()
     changed[7, 3] = np.nextafter(changed[7, 3], np.float32(9))
     others = (
@@ -74,10 +79,13 @@ def test_disagreement_counts_lonely_beats_on_both_sides():
     beats = np.arange(60, 1000, 90)
     assert quality.disagreement(beats, beats + 10, 1000, 100) == 0
     assert quality.disagreement(beats, beats + 40, 1000, 100) == 1
-    assert quality.disagreement(beats, np.sort(np.r_[beats, beats + 45]), 1000, 100) == pytest.approx(1 / 3, abs=0.03)
+    assert quality.disagreement(
+        beats, np.sort(np.r_[beats, beats + 45]), 1000, 100
+    ) == pytest.approx(1 / 3, abs=0.03)
     assert quality.disagreement(beats, beats[:0], 1000, 100) == 1
     assert quality.disagreement(beats, beats[:1], 1000, 100) == pytest.approx(10 / 12)
-    assert quality.disagreement(np.r_[2, beats], np.r_[beats, 995], 1000, 100) == 0  # cut off by the window's edge
+    # cut off by the window's edge
+    assert quality.disagreement(np.r_[2, beats], np.r_[beats, 995], 1000, 100) == 0
     assert quality.disagreement(beats[:0], beats[:0], 1000, 100) == 0
 
 
@@ -87,7 +95,9 @@ def test_quick_detector_finds_the_beats_of_the_thorough_one():
         mv = window.signal * window.scale[:, None] + window.offset[:, None]
         present = np.ones(12, bool)
         thorough = segment.r_peaks_vcg(mv, present, 100, refine=False)
-        assert quality.disagreement(segment.r_peaks_quick(mv, present, 100), thorough, 1000, 100) < 0.1
+        assert (
+            quality.disagreement(segment.r_peaks_quick(mv, present, 100), thorough, 1000, 100) < 0.1
+        )
         assert quality.window_defects(window, mv, Preprocess()) == []
     assert len(segment.r_peaks_quick(mv, np.zeros(12, bool), 100)) == 0
     assert len(segment.r_peaks_quick(mv[:, :3], present, 100)) == 0
@@ -104,7 +114,8 @@ def test_a_lead_ii_that_misleads_is_named():
     signal = clean()
     time = np.arange(1000) / 100
     noise = np.random.default_rng(0).normal(size=1000)
-    waves = signal.copy()  # only wide waves between the beats on lead II: peaks are found, but not of the heart
+    # only wide waves between the beats on lead II: peaks are found, but not of the heart
+    waves = signal.copy()
     waves[:, 1] = 0.5 * np.sin(2 * np.pi * 1.7 * time) + 0.02 * noise
     assert defects_of(waves) == ["low_quality_lead_ii", "detector_disagreement"]
     assert defects_of(waves, detectors=False) == ["low_quality_lead_ii"]
@@ -168,7 +179,10 @@ def bad_folder(tmp_path_factory):
 def test_every_defect_is_in_the_ledger(bad_folder, tmp_path):
     metadata = quiet_build(open_corpus("wfdb", bad_folder), tmp_path / "out", shard_records=3)
     ledger = ledger_of(tmp_path / "out")
-    kinds = {name: {quality.kind(d) for d in row["defects"].split(";") if d} for name, row in ledger.items()}
+    kinds = {
+        name: {quality.kind(d) for d in row["defects"].split(";") if d}
+        for name, row in ledger.items()
+    }
     assert len(ledger) == len(open_corpus("wfdb", bad_folder).refs)
     assert set().union(*kinds.values()) <= quality.KINDS.keys()
     assert kinds["good05"] == set() and ledger["good05"]["kept"] == "yes"
@@ -196,15 +210,28 @@ def test_duplicates_are_named_and_never_in_two_splits(bad_folder, tmp_path):
     corpus = open_corpus("wfdb", bad_folder)
     metadata = quiet_build(corpus, tmp_path / "out", shard_records=3)
     ledger = ledger_of(tmp_path / "out")
-    assert ledger["good00"]["defects"] == "duplicate_of:copy_same_split" and ledger["good00"]["kept"] == "yes"
+    assert (
+        ledger["good00"]["defects"] == "duplicate_of:copy_same_split"
+        and ledger["good00"]["kept"] == "yes"
+    )
     assert ledger["copy_in_train"]["kept"] == "no" and ledger["good01"]["kept"] == "yes"
     assert ledger["copy_in_train"]["reason"] == "the same signal as record good01 in split test"
     assert ledger["good02"]["kept"] == "no" and ledger["copy_in_test"]["kept"] == "yes"
-    assert metadata["duplicates"]["records"] == 4 and metadata["duplicates"]["dropped"] == ["copy_in_train", "good02"]
-    assert metadata["duplicates"]["in_several_splits"] == [["copy_in_train", "good01"], ["good02", "copy_in_test"]]
-    stored = {e["record_id"] for split in metadata["splits"] for e in ShardSet(tmp_path / "out", split)}
+    assert metadata["duplicates"]["records"] == 4 and metadata["duplicates"]["dropped"] == [
+        "copy_in_train",
+        "good02",
+    ]
+    assert metadata["duplicates"]["in_several_splits"] == [
+        ["copy_in_train", "good01"],
+        ["good02", "copy_in_test"],
+    ]
+    stored = {
+        e["record_id"] for split in metadata["splits"] for e in ShardSet(tmp_path / "out", split)
+    }
     assert stored == {name for name, row in ledger.items() if row["kept"] == "yes"}
-    assert metadata["records"]["kept"] == len(stored) and sum(metadata["dropped"].values()) == len(ledger) - len(stored)
+    assert metadata["records"]["kept"] == len(stored) and sum(metadata["dropped"].values()) == len(
+        ledger
+    ) - len(stored)
     assert "2 records dropped for that" in " ".join(shards.describe(metadata).split())
     whole = files_of(tmp_path / "out")
     quiet_build(corpus, tmp_path / "two", shard_records=3, workers=2)
@@ -236,9 +263,14 @@ def test_killed_build_goes_on_to_the_same_ledger(bad_folder, tmp_path, after):
 
 def test_duplicates_can_be_kept_and_are_warned_of(bad_folder, tmp_path):
     metadata = quiet_build(open_corpus("wfdb", bad_folder), tmp_path, duplicates="keep")
-    assert metadata["duplicates"]["dropped"] == [] and len(metadata["duplicates"]["in_several_splits"]) == 2
+    assert (
+        metadata["duplicates"]["dropped"] == []
+        and len(metadata["duplicates"]["in_several_splits"]) == 2
+    )
     assert ledger_of(tmp_path)["copy_in_train"]["kept"] == "yes"
-    assert "WARNING       2 identical signals are in more than one split" in shards.describe(metadata)
+    assert "WARNING       2 identical signals are in more than one split" in shards.describe(
+        metadata
+    )
     with pytest.raises(InputError, match="duplicates is 'some'"):
         quiet_build(open_corpus("wfdb", bad_folder), tmp_path / "x", duplicates="some")
 
@@ -253,9 +285,12 @@ def test_lost_or_changed_ledger_is_restored(bad_folder, tmp_path):
         assert files_of(tmp_path) == whole
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb in it")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb in it"
+)
 def test_disagreement_finds_the_records_where_lead_ii_fails():
-    """Against the cardiologists' QRS marks of LUDB: every record with a wrong detector is named, no other."""
+    """Against the cardiologists' QRS marks of LUDB: every record with a wrong detector is named, no
+    other."""
     corpus = open_corpus("ludb", Path(os.environ["LVCG_REAL_DATA"]) / "ludb")
     bad = good = 0
     for ref in corpus.refs:
@@ -267,7 +302,10 @@ def test_disagreement_finds_the_records_where_lead_ii_fails():
         hits = sum(np.abs(qrs - peak).min() <= 15 for peak in peaks)
         f1 = 2 * hits / (len(peaks) + len(qrs))
         mv = window.signal * window.scale[:, None] + window.offset[:, None]
-        named = any(d.startswith("detector_disagreement") for d in quality.window_defects(window, mv, Preprocess()))
+        named = any(
+            d.startswith("detector_disagreement")
+            for d in quality.window_defects(window, mv, Preprocess())
+        )
         if f1 < 0.9:
             bad += 1
             assert named, ref.record_id

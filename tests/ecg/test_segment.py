@@ -14,7 +14,8 @@ ALL = np.ones(12, bool)
 
 
 def _ecg(peaks, seconds=10.0, rate=100.0, t_height=0.3, noise=0.01, seed=0):
-    """Twelve leads in mV with a P wave, QRS and T wave around each R peak (seconds), from a moving dipole."""
+    """Twelve leads in mV with a P wave, QRS and T wave around each R peak (seconds), from a moving
+    dipole."""
     t = np.arange(round(seconds * rate)) / rate
     waves = [
         (-0.17, 0.025, 0.15, (0.6, 0.8, 0.2)),
@@ -30,7 +31,10 @@ def _ecg(peaks, seconds=10.0, rate=100.0, t_height=0.3, noise=0.01, seed=0):
 
 
 def _same(found, truth, rate=100.0, tolerance=0.05):
-    return len(found) == len(truth) and np.abs(np.sort(found) / rate - np.asarray(truth)).max() <= tolerance
+    return (
+        len(found) == len(truth)
+        and np.abs(np.sort(found) / rate - np.asarray(truth)).max() <= tolerance
+    )
 
 
 REGULAR = np.arange(0.4, 9.8, 0.8)
@@ -70,7 +74,17 @@ def test_vcg_detector_works_from_a_single_lead(lead):
         (_ecg(REGULAR[4:], noise=0.0), REGULAR[4:]),
         (_ecg([0.5, 3.3, 6.0, 8.9]), [0.5, 3.3, 6.0, 8.9]),
     ],
-    ids=["inverted", "tall T", "noisy", "one beat", "one clean beat", "2 s", "1 s", "flat start", "very slow"],
+    ids=[
+        "inverted",
+        "tall T",
+        "noisy",
+        "one beat",
+        "one clean beat",
+        "2 s",
+        "1 s",
+        "flat start",
+        "very slow",
+    ],
 )
 def test_vcg_detector_in_trouble(x, truth):
     assert _same(segment.r_peaks_vcg(signal.bandpass(x, 100, 0.67, 40, 3), ALL, 100), truth)
@@ -105,7 +119,9 @@ def test_intervals_always_tile_the_window():
         most = int(rng.integers(1, 25))
         strength = rng.random(len(peaks)) if rng.random() < 0.5 else None
         cut = segment.intervals(peaks, samples, 0.3, 2.0, 100, most, strength)
-        covered = np.concatenate([np.arange(s, s + n) for s, n in zip(cut.start, cut.length, strict=True)])
+        covered = np.concatenate(
+            [np.arange(s, s + n) for s, n in zip(cut.start, cut.length, strict=True)]
+        )
         np.testing.assert_array_equal(covered, np.arange(samples))
         assert 1 <= len(cut.start) <= most and (cut.length > 0).all()
         assert not cut.complete[-1]
@@ -115,11 +131,17 @@ def test_intervals_always_tile_the_window():
 
 
 def test_interval_rules():
-    cut = segment.intervals(np.array([50, 60, 150, 400, 490]), 600, 0.3, 2.0, 100, 20, np.array([1.0, 2.0, 1, 1, 1]))
+    cut = segment.intervals(
+        np.array([50, 60, 150, 400, 490]), 600, 0.3, 2.0, 100, 20, np.array([1.0, 2.0, 1, 1, 1])
+    )
     assert cut.start.tolist() == [0, 60, 150, 400, 490]  # of 50 and 60 the stronger
     assert cut.complete.tolist() == [False, True, True, True, False]
     assert cut.long.tolist() == [False, False, True, False, False]
-    assert segment.intervals(np.array([50, 60, 150]), 600, 0.3, 2.0, 100, 20).start.tolist() == [0, 50, 150]
+    assert segment.intervals(np.array([50, 60, 150]), 600, 0.3, 2.0, 100, 20).start.tolist() == [
+        0,
+        50,
+        150,
+    ]
     from_zero = segment.intervals(np.array([0, 80]), 160, 0.3, 2.0, 100, 20)
     assert from_zero.start.tolist() == [0, 80] and from_zero.complete.tolist() == [True, False]
     many = segment.intervals(np.arange(20, 1000, 40), 1000, 0.3, 2.0, 100, 20)
@@ -144,23 +166,29 @@ def test_stitching_gives_the_signal_back(rr):
     truth = np.arange(0.3, 9.9, rr)
     x = signal.bandpass(_ecg(truth), 100, 0.67, 40, 3)
     cut = segment.intervals(segment.r_peaks_vcg(x, ALL, 100), 1000, 0.3, 2.0, 100, 20)
-    back = segment.stitch_beats(segment.cut_beats(x, cut.start, cut.length, 128), cut.start, cut.length, 1000)
+    back = segment.stitch_beats(
+        segment.cut_beats(x, cut.start, cut.length, 128), cut.start, cut.length, 1000
+    )
     assert back.shape == x.shape
     assert (1 - ((back - x) ** 2).sum(axis=1) / x.var(axis=1) / 1000 > 0.99).all()
-    np.testing.assert_allclose(back[:, cut.start], x[:, cut.start], atol=1e-12)  # boundaries are exact, not zero
+    # boundaries are exact, not zero
+    np.testing.assert_allclose(back[:, cut.start], x[:, cut.start], atol=1e-12)
 
 
 def test_cutting_then_lifting_is_lifting_then_cutting():
     x = _ecg(REGULAR)
     cut = segment.intervals(np.round(REGULAR * 100).astype(int), 1000, 0.3, 2.0, 100, 20)
-    lift = lift_matrix(lead_matrix("paper"), np.array([lead in ("II", "V2", "V5") for lead in LEADS]))
+    lift = lift_matrix(
+        lead_matrix("paper"), np.array([lead in ("II", "V2", "V5") for lead in LEADS])
+    )
     first_cut = lift @ segment.cut_beats(x, cut.start, cut.length, 128)
     first_lifted = segment.cut_beats(lift @ x, cut.start, cut.length, 128)
     np.testing.assert_allclose(first_cut, first_lifted, atol=1e-10)
 
 
 def _f1(found, truth, counts, tolerance=0.15):
-    """Adds hits, false alarms and misses; LUDB leaves first and last beats unmarked, so only its marked span counts."""
+    """Adds hits, false alarms and misses; LUDB leaves first and last beats unmarked, so only its
+    marked span counts."""
     found = found[(found >= truth[0] - tolerance) & (found <= truth[-1] + tolerance)]
     free, hits = list(found), 0
     for mark in truth:
@@ -171,7 +199,9 @@ def _f1(found, truth, counts, tolerance=0.15):
     counts += (hits, len(free), len(truth) - hits)
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb/data")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb/data"
+)
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # wfdb's import, with the newest pandas
 def test_detectors_against_cardiologists_marks_on_ludb():
     import wfdb
@@ -188,7 +218,11 @@ def test_detectors_against_cardiologists_marks_on_ludb():
         x = signal.bandpass(signal.resample(x, record.fs, 100), 100, 0.67, 40, 3)
         _f1(segment.r_peaks_lead_ii(x[1], 100) / 100, truth, counts["lead_ii"])
         _f1(segment.r_peaks_vcg(x, ALL, 100) / 100, truth, counts["vcg"])
-        _f1(segment.r_peaks_vcg(np.where(v2[:, None], x, 0), v2, 100) / 100, truth, counts["vcg_from_v2"])
+        _f1(
+            segment.r_peaks_vcg(np.where(v2[:, None], x, 0), v2, 100) / 100,
+            truth,
+            counts["vcg_from_v2"],
+        )
     f1 = {name: 200 * c[0] / (2 * c[0] + c[1] + c[2]) for name, c in counts.items()}
     print({name: (round(f1[name], 2), c.astype(int).tolist()) for name, c in counts.items()})
     assert f1["lead_ii"] > 90 and f1["vcg"] > 99.5 and f1["vcg_from_v2"] > 98

@@ -110,7 +110,9 @@ def test_one_limb_lead_recovers_nothing_and_present_leads_keep_their_values():
 def test_one_hertz_keeps_amplitude_and_phase_at_any_rate(rate):
     y = signal.resample(_sine(1.0, rate), rate, 100)
     assert abs(y.shape[1] - 1000) <= 1
-    np.testing.assert_allclose(y[0, 30:-30], _sine(1.0, 100, 11)[0, 30 : y.shape[1] - 30], atol=0.01)
+    np.testing.assert_allclose(
+        y[0, 30:-30], _sine(1.0, 100, 11)[0, 30 : y.shape[1] - 30], atol=0.01
+    )
 
 
 @pytest.mark.parametrize("rate", [250, 257, 360, 500, 977.5, 1000])
@@ -126,7 +128,8 @@ def test_odd_rates_are_accepted_and_do_not_drift(rate):
     y = signal.resample(_sine(5.0, rate, 60)[:1], rate, 100)[0]
     truth = _sine(5.0, 100, 61)[0, : len(y)]
     assert abs(len(y) - 6000) <= 2
-    np.testing.assert_allclose(y[-300:-50], truth[-300:-50], atol=0.2)  # 0.2 is 6 ms at the end of a minute
+    # 0.2 is 6 ms at the end of a minute
+    np.testing.assert_allclose(y[-300:-50], truth[-300:-50], atol=0.2)
 
 
 def test_resampling_has_no_edge_step():
@@ -144,11 +147,14 @@ def test_equal_rates_change_nothing_and_absurd_rates_are_refused():
 def test_bandpass_is_zero_phase_and_has_scipys_gain():
     x = _sine(5.0, 100) + 2.0 + 0.5 * _sine(0.05, 100)
     y = signal.bandpass(x, 100, 0.67, 40, 3)
-    np.testing.assert_allclose(y[0, 200:-200], _sine(5.0, 100)[0, 200:-200], atol=0.02)  # wander and offset are gone
+    # wander and offset are gone
+    np.testing.assert_allclose(y[0, 200:-200], _sine(5.0, 100)[0, 200:-200], atol=0.02)
     noise = _noise(seed=4)
     sos = sps.butter(3, [0.67, 40], "bandpass", fs=100, output="sos")
     np.testing.assert_allclose(
-        signal.bandpass(noise, 100, 0.67, 40, 3), sps.sosfiltfilt(sos, noise, padlen=150), atol=1e-12
+        signal.bandpass(noise, 100, 0.67, 40, 3),
+        sps.sosfiltfilt(sos, noise, padlen=150),
+        atol=1e-12,
     )
 
 

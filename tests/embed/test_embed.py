@@ -1,4 +1,5 @@
-"""The embedding command: the same numbers however a record reaches the model, and a word on every one left out."""
+"""The embedding command: the same numbers however a record reaches the model, and a word on every
+one left out."""
 
 import csv
 import dataclasses
@@ -52,12 +53,17 @@ def test_table_names_every_record_once_with_all_that_is_known_of_it(table, shard
     rows = table.split == "test"
     assert table.record_id[rows].tolist() == [shards[i]["record_id"] for i in range(len(shards))]
     assert table.extra["num_beats"][rows].tolist() == shards.counts.tolist()
-    assert table.extra["defects"][rows].tolist() == [shards[i]["defects"] for i in range(len(shards))]
+    assert table.extra["defects"][rows].tolist() == [
+        shards[i]["defects"] for i in range(len(shards))
+    ]
     assert table.embedding.shape == (120, sum(table.parts.values()))
     assert table.labels[0].keys() == {"diagnosis", "rhythm"}
     assert set(table.extra["leads"]) == {";".join(LEADS)} and set(table.extra["rank"]) == {3}
     assert table.metadata["preprocess_hash"] == model.preprocess.hash()
-    assert table.metadata["checkpoint"].startswith("smoke@") and table.metadata["package"] == "lvcg-jax 0.1.0"
+    assert (
+        table.metadata["checkpoint"].startswith("smoke@")
+        and table.metadata["package"] == "lvcg-jax 0.1.0"
+    )
 
 
 @pytest.mark.parametrize("slots, rows", [(20, 1), (64, 3), (200, 50)])
@@ -67,12 +73,17 @@ def test_no_beat_is_dropped_moved_or_doubled_by_packing(shards_dir, slots, rows)
     for some, batch in pack(iter(windows), slots, rows):
         assert batch["beats"].shape[:2] == (1, slots) and batch["num_beats"].shape == (1, rows)
         counts = batch["num_beats"][0]
-        assert counts[: len(some)].tolist() == [len(w["length"]) for w in some] and not counts[len(some) :].any()
+        assert (
+            counts[: len(some)].tolist() == [len(w["length"]) for w in some]
+            and not counts[len(some) :].any()
+        )
         beats.append(batch["beats"][0, : counts.sum()])
         assert not batch["beats"][0, counts.sum() :].any()
         names += [w["record_id"] for w in some]
     assert names == [w["record_id"] for w in windows]
-    np.testing.assert_array_equal(np.concatenate(beats), np.concatenate([w["beats"] for w in windows]))
+    np.testing.assert_array_equal(
+        np.concatenate(beats), np.concatenate([w["beats"] for w in windows])
+    )
 
 
 def test_batch_mates_and_batch_shape_change_nothing(model, shards_dir, table):
@@ -80,10 +91,14 @@ def test_batch_mates_and_batch_shape_change_nothing(model, shards_dir, table):
     rows, parts = model.embed_windows(shard_windows(shards), slots=60, rows=5)
     places = rows_of(table, [row["record_id"] for row in rows])
     np.testing.assert_allclose(lvcg.join_parts(parts), table.embedding[places], atol=1e-5)
-    np.testing.assert_array_equal(lvcg.join_parts(model.embed_shards(shards)).shape, (len(shards), 40))
+    np.testing.assert_array_equal(
+        lvcg.join_parts(model.embed_shards(shards)).shape, (len(shards), 40)
+    )
 
 
-def test_two_models_of_one_config_and_any_number_of_records_share_one_compilation(model, trained_run, few, table):
+def test_two_models_of_one_config_and_any_number_of_records_share_one_compilation(
+    model, trained_run, few, table
+):
     again = LVCG.load(trained_run)
     before = lvcg.embed_packed._cache_size()
     embed_corpus(again, open_corpus("wfdb", few), progress=False)
@@ -103,12 +118,16 @@ def test_raw_wfdb_records_equal_their_rows_from_shards(model, raw_corpus, table)
         assert raw.extra[name][rows].tolist() == values.tolist(), name
 
 
-def test_chosen_leads_give_the_same_from_shards_from_wfdb_and_from_python(model, few, shards_dir, table):
+def test_chosen_leads_give_the_same_from_shards_from_wfdb_and_from_python(
+    model, few, shards_dir, table
+):
     chosen = ["I", "II", "V2"]
     sharded = embed_dataset(model, shards_dir, leads=chosen, progress=False)
     corpus = open_corpus("wfdb", few)
     raw = embed_corpus(model, corpus, leads=chosen, progress=False)
-    places = rows_of(sharded, [name for s in raw.record_id for name in sharded.record_id if name.endswith(s)])
+    places = rows_of(
+        sharded, [name for s in raw.record_id for name in sharded.record_id if name.endswith(s)]
+    )
     np.testing.assert_allclose(raw.embedding, sharded.embedding[places], atol=1e-5)
     assert set(raw.extra["leads"]) == set(sharded.extra["leads"]) == {"I;II;V2"}
     record = corpus.load(corpus.refs[0])
@@ -117,19 +136,29 @@ def test_chosen_leads_give_the_same_from_shards_from_wfdb_and_from_python(model,
     assert alone.gain[0] == raw.extra["gain"][0] and alone.condition[0] == raw.extra["condition"][0]
     assert np.abs(sharded.embedding - table.embedding).max() > 1e-3
     structure = slice(0, table.parts["structure"] + table.parts["dynamics"])
-    np.testing.assert_allclose(sharded.embedding[:, structure.stop :], table.embedding[:, structure.stop :], atol=1e-5)
+    np.testing.assert_allclose(
+        sharded.embedding[:, structure.stop :], table.embedding[:, structure.stop :], atol=1e-5
+    )
 
 
 def test_lead_order_of_the_file_changes_nothing(model, few, tmp_path):
     """As in MIMIC-IV-ECG, which stores aVF before aVL; and any other order."""
-    for name, order in {"mimic": [0, 1, 2, 3, 5, 4, *range(6, 12)], "reverse": range(11, -1, -1)}.items():
+    for name, order in {
+        "mimic": [0, 1, 2, 3, 5, 4, *range(6, 12)],
+        "reverse": range(11, -1, -1),
+    }.items():
         (tmp_path / name).mkdir()
         for header in few.glob("*.hea"):
             first, *lines = header.read_text().splitlines()
-            (tmp_path / name / header.name).write_text("\n".join([first, *(lines[i] for i in order)]) + "\n")
+            (tmp_path / name / header.name).write_text(
+                "\n".join([first, *(lines[i] for i in order)]) + "\n"
+            )
             samples = np.fromfile(header.with_suffix(".dat"), "<i2").reshape(-1, 12)
             samples[:, list(order)].tofile(tmp_path / name / f"{header.stem}.dat")
-    tables = [embed_corpus(model, open_corpus("wfdb", f), progress=False) for f in (few, *tmp_path.iterdir())]
+    tables = [
+        embed_corpus(model, open_corpus("wfdb", f), progress=False)
+        for f in (few, *tmp_path.iterdir())
+    ]
     for other in tables[1:]:
         np.testing.assert_array_equal(other.embedding, tables[0].embedding)
         assert not any("checksum" in cell for cell in other.extra["defects"])
@@ -141,7 +170,10 @@ def test_the_same_command_writes_the_same_bytes(trained_run, shards_dir, tmp_pat
     flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}"]
     done = run("lvcg_jax.embed", *flags, f"--out={one}")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "120 rows of 120 records, 40 numbers each (structure 16 + dynamics 16 + rhythm 8)" in done.stdout
+    assert (
+        "120 rows of 120 records, 40 numbers each (structure 16 + dynamics 16 + rhythm 8)"
+        in done.stdout
+    )
     assert embed_door.main([*flags, f"--out={two}"]) == 0
     assert one.read_bytes() == two.read_bytes()
     assert [p.name for p in one.parent.iterdir()] == [one.name]
@@ -149,7 +181,13 @@ def test_the_same_command_writes_the_same_bytes(trained_run, shards_dir, tmp_pat
 
 def test_parquet_and_npz_hold_the_same(trained_run, shards_dir, tmp_path, table):
     for ending in ("npz", "parquet"):
-        embed_door.main([f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={tmp_path / f'e.{ending}'}"])
+        embed_door.main(
+            [
+                f"--checkpoint={trained_run}",
+                f"--data={shards_dir}",
+                f"--out={tmp_path / f'e.{ending}'}",
+            ]
+        )
     tables = [load_table(tmp_path / f"e.{ending}") for ending in ("npz", "parquet")]
     for field in dataclasses.fields(table):
         values = [getattr(t, field.name) for t in (table, *tables)]
@@ -167,7 +205,12 @@ def test_long_record_gives_a_row_a_window_or_one_for_all(model, trained_run, few
     signal = np.concatenate([record.signal for record in records])
     signal[5000:5600, 7] = np.nan  # V2 is lost in the third window only
     np.save(tmp_path / "long.npy", (signal * 1000).T)
-    flags = [f"--checkpoint={trained_run}", f"--record={tmp_path / 'long.npy'}", "--rate=250", "--unit=uV"]
+    flags = [
+        f"--checkpoint={trained_run}",
+        f"--record={tmp_path / 'long.npy'}",
+        "--rate=250",
+        "--unit=uV",
+    ]
     flags.append(f"--lead_names={','.join(LEADS)}")
     for rows in ("window", "record"):
         embed_door.main([*flags, f"--rows={rows}", "--tokens", f"--out={tmp_path / rows}.npz"])
@@ -175,7 +218,8 @@ def test_long_record_gives_a_row_a_window_or_one_for_all(model, trained_run, few
     assert windows.keys == ["long#0", "long#1", "long#2"] and record.keys == ["long#-1"]
     assert windows.extra["start_seconds"].tolist() == [0, 10, 20]
     python = model.embed(signal, fs=250, leads=LEADS)
-    np.testing.assert_allclose(windows.embedding, python.embedding, atol=1e-4)  # mV and uV round differently
+    # mV and uV round differently
+    np.testing.assert_allclose(windows.embedding, python.embedding, atol=1e-4)
     np.testing.assert_allclose(record.embedding[0], python.mean, atol=1e-4)
     weights = windows.extra["num_beats"] / windows.extra["num_beats"].sum()
     np.testing.assert_allclose(record.embedding[0], weights @ windows.embedding, atol=1e-6)
@@ -189,7 +233,9 @@ def test_long_record_gives_a_row_a_window_or_one_for_all(model, trained_run, few
         np.testing.assert_array_equal(np.diff(file["token_offsets"]), [len(t) for t in tokens])
 
 
-def test_bad_records_are_listed_with_their_reasons_and_the_others_embedded(trained_run, few, tmp_path, capsys):
+def test_bad_records_are_listed_with_their_reasons_and_the_others_embedded(
+    trained_run, few, tmp_path, capsys
+):
     folder, out = tmp_path / "mixed", tmp_path / "emb.parquet"
     shutil.copytree(few, folder)
     names = sorted(p.stem for p in folder.glob("*.hea"))
@@ -200,17 +246,27 @@ def test_bad_records_are_listed_with_their_reasons_and_the_others_embedded(train
     (folder / "cut.dat").write_bytes(samples[:600])
     (folder / "flat.dat").write_bytes(bytes(len(samples)))
     embed_door.main([f"--checkpoint={trained_run}", f"--wfdb={folder}", f"--out={out}"])
-    assert f"3 records failed in whole or in part: see {out}.failures.csv" in capsys.readouterr().out
+    assert (
+        f"3 records failed in whole or in part: see {out}.failures.csv" in capsys.readouterr().out
+    )
     assert load_table(out).record_id.tolist() == names
     with open(f"{out}.failures.csv", newline="") as file:
         reasons = {row["record_id"]: row["reason"] for row in csv.DictReader(file)}
     assert reasons.keys() == {"cut", "flat", "gone"}
-    assert "truncated" in reasons["cut"] and "leads are missing" in reasons["flat"] and "gone.dat" in reasons["gone"]
+    assert (
+        "truncated" in reasons["cut"]
+        and "leads are missing" in reasons["flat"]
+        and "gone.dat" in reasons["gone"]
+    )
     embed_door.main([f"--checkpoint={trained_run}", f"--wfdb={few}", f"--out={out}"])
-    assert not Path(f"{out}.failures.csv").exists(), "the list of an earlier run is not about this table"
+    assert not Path(f"{out}.failures.csv").exists(), (
+        "the list of an earlier run is not about this table"
+    )
     for name in names:
         (folder / f"{name}.hea").unlink()
-    with pytest.raises(InputError, match="no embedding for any of 3 records; cut: cut.dat is truncated"):
+    with pytest.raises(
+        InputError, match="no embedding for any of 3 records; cut: cut.dat is truncated"
+    ):
         embed_door.main([f"--checkpoint={trained_run}", f"--wfdb={folder}", f"--out={out}"])
     assert Path(f"{out}.failures.csv").exists()
 
@@ -220,13 +276,17 @@ def test_record_without_any_chosen_lead_is_a_failure_not_a_row_of_zeros(model, s
     windows[3]["visible"] = 0b111  # I, II, III
     failures = []
     table = dataset.embed_table(model, iter(windows), {}, failures, leads=["V1", "V2"])
-    assert len(table.record_id) == len(windows) - 1 and windows[3]["record_id"] not in table.record_id
+    assert (
+        len(table.record_id) == len(windows) - 1 and windows[3]["record_id"] not in table.record_id
+    )
     assert [f.record_id for f in failures] == [windows[3]["record_id"]]
     assert failures[0].reason == "it has none of the leads V1, V2: usable are I, II, III"
     assert set(table.extra["rank"]) == {2} and np.isinf(table.extra["condition"]).all()
 
 
-def test_random_weights_are_another_model_with_measured_norm_statistics(model, shards_dir, table, monkeypatch):
+def test_random_weights_are_another_model_with_measured_norm_statistics(
+    model, shards_dir, table, monkeypatch
+):
     monkeypatch.setattr(lvcg, "CALIBRATION_BATCHES", 5)
     control = LVCG.random(model.config, 1, ShardSet(shards_dir, "train"))
     other = embed_dataset(control, shards_dir, progress=False)
@@ -240,20 +300,32 @@ def test_random_weights_are_another_model_with_measured_norm_statistics(model, s
     assert len({name.split("#")[1] for name in ids}) == 3, "two different weights share an id"
 
 
-def test_a_shard_damaged_in_the_middle_is_told_and_nothing_is_written(trained_run, shards_dir, tmp_path):
+def test_a_shard_damaged_in_the_middle_is_told_and_nothing_is_written(
+    trained_run, shards_dir, tmp_path
+):
     shutil.copytree(shards_dir, tmp_path / "data")
     file = next((tmp_path / "data").glob("*-train.array_record*"))
     content = bytearray(file.read_bytes())
     content[len(content) // 2 :] = bytes(len(content) - len(content) // 2 - 4096) + content[-4096:]
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"array_record.*run the build command of this dataset again"):
-        embed_door.main([f"--checkpoint={trained_run}", f"--data={tmp_path / 'data'}", f"--out={tmp_path / 'e.npz'}"])
+    with pytest.raises(
+        InputError, match=r"array_record.*run the build command of this dataset again"
+    ):
+        embed_door.main(
+            [
+                f"--checkpoint={trained_run}",
+                f"--data={tmp_path / 'data'}",
+                f"--out={tmp_path / 'e.npz'}",
+            ]
+        )
     assert [p.name for p in tmp_path.iterdir()] == ["data"]
 
 
 def test_a_wrong_checkpoint_is_one_line(shards_dir, tmp_path):
     flags = [f"--data={shards_dir}", f"--out={tmp_path / 'e.npz'}"]
-    assert_one_line_error(run("lvcg_jax.embed", f"--checkpoint={tmp_path / 'nowhere'}", *flags), "nowhere")
+    assert_one_line_error(
+        run("lvcg_jax.embed", f"--checkpoint={tmp_path / 'nowhere'}", *flags), "nowhere"
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +340,10 @@ def test_a_wrong_checkpoint_is_one_line(shards_dir, tmp_path):
         (["--out=e.npz", "--wfdb=a", "--rate=500"], "--rate is for --record"),
         (["--out=e.npz", "--wfdb=/nowhere"], "no folder /nowhere"),
         (["--out=e.npz", "--record=/nowhere.npy"], "no record file /nowhere.npy"),
-        (["--out=/dev/null/e.npz", "--record=pyproject.toml"], "--out=/dev/null/e.npz: cannot write there"),
+        (
+            ["--out=/dev/null/e.npz", "--record=pyproject.toml"],
+            "--out=/dev/null/e.npz: cannot write there",
+        ),
         (["--out=e.npz", "--data=/nowhere"], "no such dataset directory"),
     ],
 )
@@ -280,7 +355,11 @@ def test_mistaken_flags_say_what_to_do(flags, words, monkeypatch):
 
 def test_a_plain_array_without_its_rate_is_told_the_flag(trained_run, tmp_path):
     np.save(tmp_path / "r.npy", np.zeros((5000, 2)))
-    flags = [f"--checkpoint={trained_run}", f"--record={tmp_path / 'r.npy'}", f"--out={tmp_path / 'e.npz'}"]
+    flags = [
+        f"--checkpoint={trained_run}",
+        f"--record={tmp_path / 'r.npy'}",
+        f"--out={tmp_path / 'e.npz'}",
+    ]
     with pytest.raises(InputError, match=r"rate is not known.*--rate, --unit, --lead_names"):
         embed_door.main(flags)
     with pytest.raises(InputError, match="all leads are missing"):
@@ -291,6 +370,18 @@ def test_shards_of_other_preprocessing_are_refused(trained_run, raw_corpus, tmp_
     from data_prep.dataset.builder import build
     from data_prep.ecg.preprocess import Preprocess
 
-    build(open_corpus("synthetic", raw_corpus), tmp_path / "d", Preprocess(max_beats=10), limit=3, progress=False)
+    build(
+        open_corpus("synthetic", raw_corpus),
+        tmp_path / "d",
+        Preprocess(max_beats=10),
+        limit=3,
+        progress=False,
+    )
     with pytest.raises(InputError, match="max_beats=10 here, 20 expected"):
-        embed_door.main([f"--checkpoint={trained_run}", f"--data={tmp_path / 'd'}", f"--out={tmp_path / 'e.npz'}"])
+        embed_door.main(
+            [
+                f"--checkpoint={trained_run}",
+                f"--data={tmp_path / 'd'}",
+                f"--out={tmp_path / 'e.npz'}",
+            ]
+        )

@@ -1,4 +1,5 @@
-"""The Python interface: any ECG in, embedding, tokens and heart vector out, and flags that say what they are worth."""
+"""The Python interface: any ECG in, embedding, tokens and heart vector out, and flags that say what
+they are worth."""
 
 import shutil
 import subprocess
@@ -48,17 +49,25 @@ def test_a_record_alone_and_in_a_list_equals_its_row_from_shards(model, records,
 
 def test_a_list_may_mix_rates_and_leads(model, records):
     one, two = records[:2]
-    mixed = model.embed([one.signal, two.signal[::2, :3]], fs=[250, 125], leads=[one.leads, two.leads[:3]])
-    np.testing.assert_allclose(mixed[0].embedding, model.embed(one.signal, 250, one.leads).embedding, atol=1e-5)
+    mixed = model.embed(
+        [one.signal, two.signal[::2, :3]], fs=[250, 125], leads=[one.leads, two.leads[:3]]
+    )
     np.testing.assert_allclose(
-        mixed[1].embedding, model.embed(two.signal[::2, :3], 125, two.leads[:3]).embedding, atol=1e-5
+        mixed[0].embedding, model.embed(one.signal, 250, one.leads).embedding, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        mixed[1].embedding,
+        model.embed(two.signal[::2, :3], 125, two.leads[:3]).embedding,
+        atol=1e-5,
     )
 
 
 def test_lead_order_case_and_unit_change_nothing(model, record):
     shuffled = np.random.default_rng(0).permutation(len(LEADS))
     one = model.embed(record.signal, record.rate, record.leads).embedding
-    two = model.embed(record.signal[:, shuffled], record.rate, [record.leads[i].upper() for i in shuffled])
+    two = model.embed(
+        record.signal[:, shuffled], record.rate, [record.leads[i].upper() for i in shuffled]
+    )
     np.testing.assert_array_equal(one, two.embedding)
     swapped = [0, 1, 2, 3, 5, 4, *range(6, 12)]  # aVF before aVL
     three = model.embed(record.signal[:, swapped], record.rate, ",".join(LEADS[i] for i in swapped))
@@ -84,14 +93,22 @@ def test_few_leads_work_and_are_flagged(model, record, leads, rank, fallback):
     columns = [record.leads.index(lead) for lead in leads]
     found = model.embed(record.signal[:, columns], record.rate, leads)
     assert np.isfinite(found.embedding).all() and found.embedding.any()
-    assert found.rank.tolist() == [rank] and np.isinf(found.condition[0]) == (rank < 3) and found.gain[0] > 0
+    assert (
+        found.rank.tolist() == [rank]
+        and np.isinf(found.condition[0]) == (rank < 3)
+        and found.gain[0] > 0
+    )
     assert ("peaks_fallback_vcg" in found.defects[0]) == fallback
-    assert set(leads) <= set(found.visible[0]) and len(found.visible[0]) == len(leads) + 4 * (leads == ["I", "II"])
+    assert set(leads) <= set(found.visible[0]) and len(found.visible[0]) == len(leads) + 4 * (
+        leads == ["I", "II"]
+    )
 
 
 def test_a_single_lead_may_be_a_plain_row_of_samples(model, record):
     one = model.embed(record.signal[:, 1], record.rate, "II").embedding
-    np.testing.assert_array_equal(one, model.embed(record.signal[:, 1:2], record.rate, ["II"]).embedding)
+    np.testing.assert_array_equal(
+        one, model.embed(record.signal[:, 1:2], record.rate, ["II"]).embedding
+    )
 
 
 def test_tokens_are_those_of_the_embedding_and_beats_tile_the_window(model, record):
@@ -102,7 +119,9 @@ def test_tokens_are_those_of_the_embedding_and_beats_tile_the_window(model, reco
     for w, beats in enumerate(windows):
         assert beats.tokens.shape == (embedding.num_beats[w], 16)
         np.testing.assert_allclose(beats.tokens.mean(0), embedding.parts["structure"][w], atol=1e-5)
-        assert beats.start[0] == 0 and (beats.start[1:] == beats.start[:-1] + beats.length[:-1]).all()
+        assert (
+            beats.start[0] == 0 and (beats.start[1:] == beats.start[:-1] + beats.length[:-1]).all()
+        )
         assert beats.start[-1] + beats.length[-1] == (1000, 500)[w] and beats.complete[1:-1].all()
         assert beats.rate == 100.0
 
@@ -152,7 +171,10 @@ NOISE = np.random.default_rng(0).normal(size=(5000, 12)).astype(np.float32)
         (dict(leads=[*LEADS[:-1], "V9"]), "unknown lead 'V9': did you mean V"),
         (dict(leads=[*LEADS[:-1], "v5"]), "lead V5 occurs twice"),
         (dict(visible=["V7"]), "unknown lead 'V7'"),
-        (dict(signal=NOISE[:, :2], leads=["I", "II"], visible="V1,V2"), "none of the leads V1, V2: usable are I, II"),
+        (
+            dict(signal=NOISE[:, :2], leads=["I", "II"], visible="V1,V2"),
+            "none of the leads V1, V2: usable are I, II",
+        ),
         (dict(signal=NOISE * np.nan), "no lead has a finite value"),
         (dict(signal=NOISE[:400]), "0.80 s is too short"),
         (dict(signal=NOISE * 1000), "mV: the header's gain or unit is wrong"),
@@ -189,7 +211,9 @@ def test_a_damaged_checkpoint_is_told(trained_run, shards_dir, tmp_path):
     for file in (tmp_path / "run" / "lowest").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:10])
     out = tmp_path / "embeddings.npz"
-    done = run("lvcg_jax.embed", f"--checkpoint={tmp_path / 'run'}", f"--data={shards_dir}", f"--out={out}")
+    done = run(
+        "lvcg_jax.embed", f"--checkpoint={tmp_path / 'run'}", f"--data={shards_dir}", f"--out={out}"
+    )
     assert_one_line_error(done, "the best checkpoint of", "cannot be read")
 
 

@@ -16,7 +16,12 @@ def make_table(**changes) -> Table:
         "record_id": np.array(["a", "b", "b", "ç/2"]),
         "patient_id": np.array(["p1", "p2", "p2", "p3"]),
         "split": np.array(["train", "test", "test", ""]),
-        "labels": [{"rhythm": ["AF"], "form": []}, {"rhythm": ["AF", "PVC"]}, {"rhythm": ["AF", "PVC"]}, {}],
+        "labels": [
+            {"rhythm": ["AF"], "form": []},
+            {"rhythm": ["AF", "PVC"]},
+            {"rhythm": ["AF", "PVC"]},
+            {},
+        ],
         "embedding": np.arange(20, dtype=np.float32).reshape(4, 5) / 7,
         "parts": {"structure": 3, "rhythm": 2},
         "metadata": {"checkpoint": "run@10#abcd", "tasks": '{"rhythm": ["AF", "PVC", "SR"]}'},
@@ -57,7 +62,10 @@ def test_table_survives_the_file_and_has_the_same_bytes_each_time(tmp_path, endi
 def test_parquet_opens_in_pandas_with_a_column_for_each_fact(tmp_path):
     save_table(tmp_path / "t.parquet", make_table())
     frame = pd.read_parquet(tmp_path / "t.parquet")
-    assert frame["structure"].map(len).tolist() == [3] * 4 and frame["rhythm"].map(len).tolist() == [2] * 4
+    assert (
+        frame["structure"].map(len).tolist() == [3] * 4
+        and frame["rhythm"].map(len).tolist() == [2] * 4
+    )
     assert frame["leads"][2] == "I;II" and np.isinf(frame["condition"][2])
     assert list(frame["label_rhythm"][1]) == ["AF", "PVC"] and list(frame["label_form"][0]) == []
     assert frame["label_form"][1] is None and frame["label_rhythm"][3] is None
@@ -67,7 +75,9 @@ def test_record_rows_weigh_windows_by_beats_and_keep_the_worst_of_the_flags():
     table = make_table()
     rows = record_rows(table)
     assert rows.keys == ["a#-1", "b#-1", "ç/2#-1"] and rows.split.tolist() == ["train", "test", ""]
-    np.testing.assert_allclose(rows.embedding[1], (12 * table.embedding[1] + 4 * table.embedding[2]) / 16, rtol=1e-6)
+    np.testing.assert_allclose(
+        rows.embedding[1], (12 * table.embedding[1] + 4 * table.embedding[2]) / 16, rtol=1e-6
+    )
     np.testing.assert_array_equal(rows.embedding[[0, 2]], table.embedding[[0, 3]])
     assert rows.labels == [table.labels[i] for i in (0, 1, 3)]
     assert {name: values[1] for name, values in rows.extra.items()} == {

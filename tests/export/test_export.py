@@ -1,4 +1,5 @@
-"""An exported model embeds like the one it came from, with JAX alone; and the programs lower for accelerators."""
+"""An exported model embeds like the one it came from, with JAX alone; and the programs lower for
+accelerators."""
 
 import hashlib
 import json
@@ -71,11 +72,21 @@ def _inputs(shards_dir, records):
     return arrays
 
 
-def test_a_fresh_process_with_jax_alone_gives_the_same_embeddings(exported, embedder, shards_dir, tmp_path):
+def test_a_fresh_process_with_jax_alone_gives_the_same_embeddings(
+    exported, embedder, shards_dir, tmp_path
+):
     np.savez(tmp_path / "inputs.npz", **_inputs(shards_dir, 5))
     files = [exported, tmp_path / "inputs.npz", tmp_path / "parts.npz"]
-    subprocess.run([sys.executable, "-c", WITH_JAX_ALONE, *map(str, files)], check=True, cwd=tmp_path, timeout=200)
-    results, expected = np.load(tmp_path / "parts.npz"), embedder.embed_shards(ShardSet(shards_dir, "test"))
+    subprocess.run(
+        [sys.executable, "-c", WITH_JAX_ALONE, *map(str, files)],
+        check=True,
+        cwd=tmp_path,
+        timeout=200,
+    )
+    results, expected = (
+        np.load(tmp_path / "parts.npz"),
+        embedder.embed_shards(ShardSet(shards_dir, "test")),
+    )
     for part in PARTS:
         for b in (1, 5):
             assert results[f"{part}{b}"].dtype == np.float32
@@ -102,9 +113,17 @@ def test_the_lead_mask_says_what_is_seen(embedder, shards_dir):
 def test_the_json_file_says_what_goes_in_and_out(exported, embedder):
     facts = json.loads(exported.with_suffix(".json").read_text())
     assert facts["sha256"] == hashlib.sha256(exported.read_bytes()).hexdigest()
-    assert facts["checkpoint"] == embedder.checkpoint and facts["platforms"] == ["cpu", "cuda", "tpu"]
+    assert facts["checkpoint"] == embedder.checkpoint and facts["platforms"] == [
+        "cpu",
+        "cuda",
+        "tpu",
+    ]
     assert facts["leads"] == list(LEADS) and list(facts["parts"]) == list(PARTS)
-    assert Preprocess.from_dict(facts["preprocess"]).hash() == facts["preprocess_hash"] == embedder.preprocess.hash()
+    assert (
+        Preprocess.from_dict(facts["preprocess"]).hash()
+        == facts["preprocess_hash"]
+        == embedder.preprocess.hash()
+    )
     loaded = jax.export.deserialize(bytearray(exported.read_bytes()))
     for (name, array), aval in zip(facts["inputs"].items(), loaded.in_avals, strict=True):
         assert [str(size) for size in array["shape"]] == [str(size) for size in aval.shape], name
@@ -115,14 +134,20 @@ def test_the_json_file_says_what_goes_in_and_out(exported, embedder):
         assert facts["outputs"][name]["shape"] == ["b", size] and outputs[name].shape[1] == size
 
 
-def test_the_call_in_the_model_card_works_as_it_stands(exported, embedder, raw_corpus, shards_dir, monkeypatch):
+def test_the_call_in_the_model_card_works_as_it_stands(
+    exported, embedder, raw_corpus, shards_dir, monkeypatch
+):
     card = exported.with_suffix(".md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     assert len(code.splitlines()) <= 15
     corpus, example = open_corpus("synthetic", raw_corpus), ShardSet(shards_dir, "test")[0]
     record = corpus.load(next(ref for ref in corpus.refs if ref.record_id == example["record_id"]))
     monkeypatch.chdir(exported.parent)
-    names = {"signal_mv": np.tile(record.signal, (2, 1)), "rate": record.rate, "leads": record.leads}
+    names = {
+        "signal_mv": np.tile(record.signal, (2, 1)),
+        "rate": record.rate,
+        "leads": record.leads,
+    }
     exec(code, names)
     assert names["embedding"].shape == (2, sum(names["facts"]["parts"].values()))
     names["signal_mv"] = record.signal
@@ -134,8 +159,14 @@ def test_the_call_in_the_model_card_works_as_it_stands(exported, embedder, raw_c
 
 def test_the_model_card_tells_data_numbers_and_limits(exported, trained_run, shards_dir):
     card = exported.with_suffix(".md").read_text()
-    preprocessing, data = ("0.67-40 Hz of order 3", "100 Hz", "at most 20"), ("Corpus `synthetic`", "not recorded from")
-    training, rest = ("learning rate 0.001", "8 records", "Best validation at step"), ("not for diagnosis", "MIT")
+    preprocessing, data = (
+        ("0.67-40 Hz of order 3", "100 Hz", "at most 20"),
+        ("Corpus `synthetic`", "not recorded from"),
+    )
+    training, rest = (
+        ("learning rate 0.001", "8 records", "Best validation at step"),
+        ("not for diagnosis", "MIT"),
+    )
     for words in preprocessing + data + training + rest:
         assert words in card, words
     shards = ShardSet(shards_dir, "train")
@@ -152,10 +183,16 @@ def test_a_card_without_its_data_says_so(embedder, tmp_path):
 
 
 def test_mistakes_are_told(trained_run, tmp_path, monkeypatch):
-    done = run("lvcg_jax.export", f"--checkpoint={tmp_path / 'nowhere'}", f"--out={tmp_path / 'model.stablehlo'}")
+    done = run(
+        "lvcg_jax.export",
+        f"--checkpoint={tmp_path / 'nowhere'}",
+        f"--out={tmp_path / 'model.stablehlo'}",
+    )
     assert_one_line_error(done, "nowhere")
     with pytest.raises(InputError, match="unknown platform 'gpu', choose from cpu, cuda"):
-        export_door.main([f"--checkpoint={trained_run}", "--out=model.stablehlo", "--platforms=cpu,gpu"])
+        export_door.main(
+            [f"--checkpoint={trained_run}", "--out=model.stablehlo", "--platforms=cpu,gpu"]
+        )
     with pytest.raises(InputError, match="must end in .stablehlo"):
         export_door.main([f"--checkpoint={trained_run}", "--out=model.onnx"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -163,13 +200,18 @@ def test_mistakes_are_told(trained_run, tmp_path, monkeypatch):
         export_door.main([f"--checkpoint={trained_run}", "--out=model.stablehlo"])
 
 
-@pytest.mark.parametrize("preset, place", [("paper", "none"), ("accelerator", "data"), ("paper", "model")])
+@pytest.mark.parametrize(
+    "preset, place", [("paper", "none"), ("accelerator", "data"), ("paper", "model")]
+)
 def test_train_step_and_embedder_lower_for_256_accelerators(preset, place):
-    """Without one at hand: StableHLO for tpu and cuda, sharded, with static shapes and no call back to Python."""
+    """Without one at hand: StableHLO for tpu and cuda, sharded, with static shapes and no call back
+    to Python."""
     config = get_config(preset)
     config.model.remat, config.mesh.shard_parameters = place == "data", place
     config.mesh.model = 4 if place == "model" else 1
-    mesh = AbstractMesh((256 // config.mesh.model, config.mesh.model), ("data", "model"), (AxisType.Auto,) * 2)
+    mesh = AbstractMesh(
+        (256 // config.mesh.model, config.mesh.model), ("data", "model"), (AxisType.Auto,) * 2
+    )
     for name, (program, arguments) in abstract_programs(config, mesh, rows=4, slots=64).items():
         for platform in ("tpu", "cuda"):
             lowered = jax.export.export(program, platforms=[platform])(*arguments)
@@ -180,16 +222,21 @@ def test_train_step_and_embedder_lower_for_256_accelerators(preset, place):
             assert not lowered.ordered_effects and not lowered.unordered_effects
             assert not re.search(r"tensor<[^>]*\?", text) and "stablehlo.convolution" in text
             assert ("xbf16>" in text) == (preset == "accelerator")
-            kernel = re.search(r"tensor<7x256x256xf32> {[^}]*sharding<@mesh, \[(.*?)\]>", text).group(1)
+            kernel = re.search(
+                r"tensor<7x256x256xf32> {[^}]*sharding<@mesh, \[(.*?)\]>", text
+            ).group(1)
             assert (place in kernel) == (name == "train" and place != "none"), kernel
 
 
 def test_blocks_computed_again_stand_twice_in_what_an_accelerator_is_given():
-    """Each block's convolutions and products: forward, two gradients and, with remat, forward again."""
+    """Each block's convolutions and products: forward, two gradients and, with remat, forward
+    again."""
     config, counts = get_config("smoke"), {}
     mesh = AbstractMesh((8, 1), ("data", "model"), (AxisType.Auto,) * 2)
     for config.model.remat in (False, True):
         program, arguments = abstract_programs(config, mesh, rows=4, slots=64)["train"]
         text = jax.export.export(program, platforms=["tpu"])(*arguments).mlir_module()
-        counts[config.model.remat] = len(re.findall(r"stablehlo\.(?:convolution|dot_general)", text))
+        counts[config.model.remat] = len(
+            re.findall(r"stablehlo\.(?:convolution|dot_general)", text)
+        )
     assert 1.2 < counts[True] / counts[False] < 4 / 3

@@ -1,4 +1,5 @@
-"""The authors' checkpoints: read without PyTorch, never executed, converted, and used like any other run."""
+"""The authors' checkpoints: read without PyTorch, never executed, converted, and used like any
+other run."""
 
 import collections
 import os
@@ -93,7 +94,9 @@ def test_shared_storages_strides_and_types(tmp_path):
         "half": Tensor(Storage("1", 2, "HalfStorage"), (2,), (1,)),
         "none": Tensor(Storage("0", 12), (0, 4), (4, 1)),
     }
-    found = read_torch_file(write(tmp_path / "a.pt", content, {"0": values, "1": np.array([1, 2], np.float16)}))
+    found = read_torch_file(
+        write(tmp_path / "a.pt", content, {"0": values, "1": np.array([1, 2], np.float16)})
+    )
     np.testing.assert_array_equal(found["whole"], values.reshape(3, 4))
     np.testing.assert_array_equal(found["turned"], values.reshape(3, 4).T)
     np.testing.assert_array_equal(found["part"], [5, 9])
@@ -116,7 +119,8 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path, where, monkeyp
         path.write_bytes(pickle.dumps({"model_state_dict": Trap()}))
     monkeypatch.setitem(sys.modules, "torch", None)  # import torch fails
     with pytest.raises(
-        InputError, match="system, which no checkpoint of tensors needs; nothing of it was run|zip format"
+        InputError,
+        match="system, which no checkpoint of tensors needs; nothing of it was run|zip format",
     ):
         import_checkpoint(path, tmp_path / "run")
     assert not sign.exists() and not (tmp_path / "run").exists()
@@ -125,7 +129,8 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path, where, monkeyp
 
 
 @pytest.mark.parametrize(
-    "module, name", [("builtins", "eval"), ("torch", "load"), ("numpy", "array"), ("torch.nn", "Linear")]
+    "module, name",
+    [("builtins", "eval"), ("torch", "load"), ("numpy", "array"), ("torch.nn", "Linear")],
 )
 def test_any_name_but_those_of_tensors_is_refused(tmp_path, module, name):
     text = f"c{module}\n{name}\n."  # the pickle of a bare name
@@ -139,7 +144,8 @@ def test_any_name_but_those_of_tensors_is_refused(tmp_path, module, name):
     "tensor, words",
     [
         (Tensor(Storage("0", 4), (3, 4), (4, 1)), "beyond its storage"),
-        (Tensor(Storage("0", 4), (10**6, 10**6), (0, 0)), "beyond its storage"),  # would fill the memory
+        # would fill the memory
+        (Tensor(Storage("0", 4), (10**6, 10**6), (0, 0)), "beyond its storage"),
         (Tensor(Storage("0", 4), (2,), (1,), offset=-3), "negative"),
         (Tensor(Storage("0", 400), (2,), (1,)), "buffer"),  # fewer bytes than it says
         (Tensor(Storage("../../0", 4), (2,), (1,)), "no item"),
@@ -168,7 +174,8 @@ def test_other_files_are_told_in_one_line(tmp_path, monkeypatch):
 
 
 def test_older_files_go_to_pytorchs_tensors_only_reader(tmp_path, monkeypatch):
-    """A stand-in for PyTorch: what matters is that it is asked for tensors only, and what is made of its answer."""
+    """A stand-in for PyTorch: what matters is that it is asked for tensors only, and what is made
+    of its answer."""
     (tmp_path / "old.pt").write_bytes(b"\x80\x02 not a zip")
     asked = {}
 
@@ -196,9 +203,18 @@ def test_widths_are_those_of_the_tensors_and_the_rest_is_release(imported_run):
     config = LVCG.load(imported_run).config
     model = config.model
     assert (model.token_dim, model.state_dim, model.rhythm_dim, model.refine) == (16, 16, 128, 8)
-    assert tuple(model.stage_features) == (8, 12, 16, 16) and tuple(model.stage_blocks) == (2, 1, 1, 2)
+    assert tuple(model.stage_features) == (8, 12, 16, 16) and tuple(model.stage_blocks) == (
+        2,
+        1,
+        1,
+        2,
+    )
     assert tuple(model.decoder_features) == (16, 8, 8, 4, 4) and model.decoder_seed_features == 16
-    assert config.geometry.matrix == "paper" and config.geometry.eps == 0.1 and model.structure == "anchor"
+    assert (
+        config.geometry.matrix == "paper"
+        and config.geometry.eps == 0.1
+        and model.structure == "anchor"
+    )
 
 
 def test_imported_run_embeds_probes_and_reconstructs(imported_run, shards_dir, tmp_path):
@@ -207,9 +223,16 @@ def test_imported_run_embeds_probes_and_reconstructs(imported_run, shards_dir, t
     table = embed_dataset(model, shards_dir, progress=False)
     assert table.embedding.shape[1] == 160 and np.isfinite(table.embedding).all()
     task = next(iter(table.tasks))
-    result = probe_task({"authors": table.embedding}, table, task, fractions=(1.0,), seeds=1, resamples=20)
+    result = probe_task(
+        {"authors": table.embedding}, table, task, fractions=(1.0,), seeds=1, resamples=20
+    )
     assert 0 < result["cells"][0]["macro_auroc"] <= 1
-    flags = [f"--checkpoint={imported_run}", f"--data={shards_dir}", "--visible=II,V2,V5", f"--out={tmp_path}"]
+    flags = [
+        f"--checkpoint={imported_run}",
+        f"--data={shards_dir}",
+        "--visible=II,V2,V5",
+        f"--out={tmp_path}",
+    ]
     assert reconstruct([*flags, "--methods=lvcg,zero", "--resamples=20", "--limit=8"]) == 0
     assert "lvcg" in (tmp_path / "table.md").read_text()
 
@@ -232,7 +255,10 @@ def _changed(tmp_path, change):
     "change, words",
     [
         (lambda t: t.pop("beat_encoder.proj.weight"), "no tensor 'beat_encoder.proj.weight'"),
-        (lambda t: t.update({"norm_rhythm.weight": np.ones(7)}), "norm_rhythm/scale.*shape \\(7,\\).*\\(128,\\)"),
+        (
+            lambda t: t.update({"norm_rhythm.weight": np.ones(7)}),
+            "norm_rhythm/scale.*shape \\(7,\\).*\\(128,\\)",
+        ),
         (lambda t: t.update({"ecg_decoder.net.2.bias": np.full(1, np.nan)}), "not finite"),
         (lambda t: t.clear(), "no model_state_dict"),
     ],
@@ -255,7 +281,11 @@ def test_another_geometry_and_unknown_tensors_are_kept_and_told(tmp_path, capsys
 
 
 def test_command_line(tmp_path):
-    done = run("lvcg_jax.export.import_torch", f"--checkpoint={tmp_path / 'none.pt'}", f"--out={tmp_path / 'run'}")
+    done = run(
+        "lvcg_jax.export.import_torch",
+        f"--checkpoint={tmp_path / 'none.pt'}",
+        f"--out={tmp_path / 'run'}",
+    )
     assert_one_line_error(done, "none.pt")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "file").write_text("mine")

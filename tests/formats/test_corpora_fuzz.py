@@ -1,4 +1,5 @@
-"""Mutated files: an InputError of one line or a valid record, never another exception, a hang or a silent change."""
+"""Mutated files: an InputError of one line or a valid record, never another exception, a hang or a
+silent change."""
 
 import os
 import re
@@ -22,7 +23,21 @@ from data_prep.formats.wfdb_files import LARGEST_MILLIVOLTS, read_wfdb_record
 
 GENERATOR = np.random.default_rng(0)
 SIGNAL = np.cumsum(GENERATOR.normal(0, 0.02, (100, 12)), axis=0)
-NASTY = ["-1", "0", "1e309", "nan", "9" * 30, "16x4", "212", "16:9", "16+99999999", "508", "0/mV", "1e-40", "\u00b5V"]
+NASTY = [
+    "-1",
+    "0",
+    "1e309",
+    "nan",
+    "9" * 30,
+    "16x4",
+    "212",
+    "16:9",
+    "16+99999999",
+    "508",
+    "0/mV",
+    "1e-40",
+    "\u00b5V",
+]
 NASTY += [
     "-",
     ".",
@@ -45,7 +60,13 @@ NASTY += [
 
 def fuzz(examples):
     quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-    return settings(max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=quiet)
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=quiet,
+    )
 
 
 @st.composite
@@ -54,7 +75,8 @@ def mutations(draw):
     kinds = st.sampled_from(["byte", "cut", "insert", "word", "line", "drop", "join", "swap"])
     places, small = st.integers(0, 10**6), st.integers(0, 255)
     return [
-        (draw(kinds), draw(places), draw(small), draw(st.sampled_from(NASTY))) for _ in range(draw(st.integers(1, 3)))
+        (draw(kinds), draw(places), draw(small), draw(st.sampled_from(NASTY)))
+        for _ in range(draw(st.integers(1, 3)))
     ]
 
 
@@ -93,7 +115,9 @@ def check(read, record_id="r1"):
     try:
         record = read()
     except InputError as error:
-        assert str(error).startswith(f"record {record_id}: ") and len(str(error).splitlines()) == 1, str(error)
+        assert (
+            str(error).startswith(f"record {record_id}: ") and len(str(error).splitlines()) == 1
+        ), str(error)
         return None
     names = getattr(record, "leads", None) or record.names
     leads = [canonical(name) for name in names if canonical(name)]
@@ -146,7 +170,9 @@ def test_a_changed_byte_of_the_signal_never_goes_unseen(seed, place, value):
     ref = put(folder, header, data[:at] + bytes([value]) + data[at + 1 :])
     record = check(lambda: read_challenge(ref))
     changed = data[at] != value
-    assert record is None or record.defects == ([f"checksum:{LEADS[(at - 24) // 2 % 12]}"] if changed else [])
+    assert record is None or record.defects == (
+        [f"checksum:{LEADS[(at - 24) // 2 % 12]}"] if changed else []
+    )
 
 
 @fuzz(60)
@@ -168,7 +194,9 @@ KEEPING = {  # changes of a header that keep its meaning
     "tabs": lambda text: text.replace(" ", "\t"),
     "comments": lambda text: text.replace("\n", "\n# 5 signals at 100 Hz\n"),
     "bom": lambda text: "\ufeff" + text.removeprefix("\ufeff"),
-    "lower case": lambda text: re.sub(r"[ \t](a?V\w|I+)(?=\s)", lambda found: found[0].lower(), text),
+    "lower case": lambda text: re.sub(
+        r"[ \t](a?V\w|I+)(?=\s)", lambda found: found[0].lower(), text
+    ),
     "zero": lambda text: text.replace("1000/mV", "1000(0)/mV"),
     "exponent": lambda text: text.replace("1000/mV", "1.0e3/mV").replace("1000(", "1e+3("),
     "rate": lambda text: re.sub(r"(r1\s+12\s+)500", r"\g<1>500.0/500(0)", text, count=1),
@@ -178,17 +206,26 @@ KEEPING = {  # changes of a header that keep its meaning
 
 @fuzz(120)
 @given(
-    chosen=st.lists(st.sampled_from(sorted(KEEPING)), min_size=1, max_size=5), wide=st.sampled_from(["utf-8", "utf-16"])
+    chosen=st.lists(st.sampled_from(sorted(KEEPING)), min_size=1, max_size=5),
+    wide=st.sampled_from(["utf-8", "utf-16"]),
 )
 def test_changes_that_keep_the_meaning_keep_the_signal(seed, chosen, wide):
     folder, header, data = seed
     text = header.decode()
     for name in chosen:
         text = KEEPING[name](text)
-    ref = put(folder, text.removeprefix("\ufeff").encode(wide) if wide == "utf-16" else text.encode(), data)
+    ref = put(
+        folder,
+        text.removeprefix("\ufeff").encode(wide) if wide == "utf-16" else text.encode(),
+        data,
+    )
     record = check(lambda: read_challenge(ref))
     assert record is not None, text
-    assert [canonical(name) for name in record.leads] == list(LEADS) and record.rate == 500 and record.defects == []
+    assert (
+        [canonical(name) for name in record.leads] == list(LEADS)
+        and record.rate == 500
+        and record.defects == []
+    )
     np.testing.assert_allclose(record.signal, SIGNAL, atol=6e-4)
 
 
@@ -199,7 +236,9 @@ def test_leads_stored_in_any_order_come_out_under_their_names(seed, order):
     lines = header.split(b"\n")
     adc = np.frombuffer(data[24:], "<i2").reshape(-1, 12)
     ref = put(
-        folder, b"\n".join([lines[0], *(lines[1 + i] for i in order), *lines[13:]]), data[:24] + adc[:, order].tobytes()
+        folder,
+        b"\n".join([lines[0], *(lines[1 + i] for i in order), *lines[13:]]),
+        data[:24] + adc[:, order].tobytes(),
     )
     record = check(lambda: read_challenge(ref))
     assert record.leads == [LEADS[i] for i in order] and record.defects == []
@@ -220,7 +259,9 @@ def test_mutated_users_files(tmp_path, changes, kind):
     elif kind == "npz":
         np.savez(path, signal=SIGNAL, rate=500)
     else:
-        path.write_text("\n".join([",".join(LEADS), *(",".join(map(str, row)) for row in SIGNAL.tolist())]))
+        path.write_text(
+            "\n".join([",".join(LEADS), *(",".join(map(str, row)) for row in SIGNAL.tolist())])
+        )
     path.write_bytes(mutate(path.read_bytes(), changes))
     more = {} if kind == "edf" else {"rate": 500, "unit": "mV", "leads": list(LEADS)}
     check(lambda: read_any(path, record_id="r1", **more))
@@ -243,7 +284,12 @@ def test_any_bytes_as_annotations(tmp_path, data, ending):
 @given(changes=mutations())
 def test_mutated_label_tables(tmp_path, changes):
     path = tmp_path / "labels.csv"
-    path.write_bytes(mutate(b'record_id,patient_id,split,finding\na,p1,train,x;y\nb,p2,test,\nc,p3,,"z, z"\n', changes))
+    path.write_bytes(
+        mutate(
+            b'record_id,patient_id,split,finding\na,p1,train,x;y\nb,p2,test,\nc,p3,,"z, z"\n',
+            changes,
+        )
+    )
     try:
         rows, tasks = read_labels(path)
     except InputError as error:
@@ -254,12 +300,17 @@ def test_mutated_label_tables(tmp_path, changes):
         assert all(set(names) <= set(tasks[task]) for task, names in labels.items())
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptbxl, ptb, csn")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptbxl, ptb, csn"
+)
 @pytest.mark.parametrize("name", ["ptbxl", "ptb", "csn", "cpsc2018", "ludb"])
 def test_mutated_real_records(tmp_path_factory, name):
     path = min(Path(os.environ["LVCG_REAL_DATA"], name).rglob("*.hea"))
     folder = tmp_path_factory.mktemp(name)
-    header, files = path.read_bytes(), set(re.findall(rf"^({path.stem}\.\w+) 16", path.read_text(), re.MULTILINE))
+    header, files = (
+        path.read_bytes(),
+        set(re.findall(rf"^({path.stem}\.\w+) 16", path.read_text(), re.MULTILINE)),
+    )
     for file in files:
         (folder / file).write_bytes((path.parent / file).read_bytes())
     ref = RecordRef("r1", "r1", None, {}, str(folder / path.stem))

@@ -1,4 +1,5 @@
-"""Readers: the right numbers under the right names, and one clear line for everything that is wrong with a record."""
+"""Readers: the right numbers under the right names, and one clear line for everything that is wrong
+with a record."""
 
 import os
 import pickle
@@ -17,7 +18,8 @@ from data_prep.formats.wfdb_files import import_wfdb, read_header, read_wfdb, re
 from data_prep.synthetic_heart import records
 
 needs_real = pytest.mark.skipif(
-    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptbxl, ptb, csn, cpsc2018, ludb"
+    "LVCG_REAL_DATA" not in os.environ,
+    reason="needs LVCG_REAL_DATA: a folder with ptbxl, ptb, csn, cpsc2018, ludb",
 )
 
 
@@ -26,12 +28,22 @@ def real(name):
 
 
 def write(
-    folder, name="r1", header=None, adc=None, leads=("I", "II", "V1"), line="{file} 16 1000(0)/mV 16 0 0 0 0 {lead}"
+    folder,
+    name="r1",
+    header=None,
+    adc=None,
+    leads=("I", "II", "V1"),
+    line="{file} 16 1000(0)/mV 16 0 0 0 0 {lead}",
 ):
     """A small record; `header` replaces the header's text."""
     adc = np.arange(600).reshape(200, 3) if adc is None else np.asarray(adc)
-    lines = [f"{name} {len(leads)} 100 {len(adc)}", *(line.format(file=f"{name}.dat", lead=lead) for lead in leads)]
-    (folder / f"{name}.hea").write_bytes(("\n".join(lines) + "\n").encode() if header is None else header)
+    lines = [
+        f"{name} {len(leads)} 100 {len(adc)}",
+        *(line.format(file=f"{name}.dat", lead=lead) for lead in leads),
+    ]
+    (folder / f"{name}.hea").write_bytes(
+        ("\n".join(lines) + "\n").encode() if header is None else header
+    )
     (folder / f"{name}.dat").write_bytes(adc.astype("<i2").tobytes())
     return folder / name
 
@@ -49,7 +61,11 @@ def only_line(error):
 
 def test_values_names_gain_baseline_and_gaps(tmp_path):
     adc = np.array([[0, 500, -32768], [1000, -32768, 7], [-1000, 0, 14]])
-    lines = ["r1 3 100 3", "r1.dat 16 1000/mV 16 0 0 0 0 AVR", "r1.dat 16 500(100)/mV 16 0 0 0 0 v2"]
+    lines = [
+        "r1 3 100 3",
+        "r1.dat 16 1000/mV 16 0 0 0 0 AVR",
+        "r1.dat 16 500(100)/mV 16 0 0 0 0 v2",
+    ]
     header = "\n".join([*lines, "r1.dat 16 7/uV 16 0 0 0 0 Lead I"]).encode()
     signal, rate, names = read_wfdb(write(tmp_path, header=header, adc=adc))
     assert rate == 100 and names == ["AVR", "v2", "Lead I"] and signal.dtype == np.float32
@@ -64,7 +80,9 @@ def test_header_survives_line_endings_bytes_and_missing_fields(tmp_path):
     header = read_header(stem)
     assert header.comments == ["Müller, 54 µV"] and header.channels[1].baseline == 5
     signal, rate, names = read_wfdb(stem)
-    assert rate == 100 and names == ["I", "II", "V1"] and signal[1, 1] == pytest.approx((4 - 5) / 1000)
+    assert (
+        rate == 100 and names == ["I", "II", "V1"] and signal[1, 1] == pytest.approx((4 - 5) / 1000)
+    )
     no_count = text.replace(" 200 12:00:00", "").encode("latin-1")  # length from the file
     assert read_wfdb(write(tmp_path, header=no_count))[0].shape == (200, 3)
 
@@ -81,11 +99,16 @@ def test_a_header_in_any_encoding_gives_the_same_signal(tmp_path, encoding):
 def test_a_wrong_checksum_is_a_defect_of_that_lead(tmp_path):
     adc = np.random.default_rng(0).integers(-2000, 2000, (333, 3))
     sums = [int(column.astype("<i2").astype(np.int64).sum() % 65536) for column in adc.T]
-    lines = [f"r1.dat 16 1000/mV 16 0 0 {total} 0 {lead}" for total, lead in zip(sums, ("I", "avl", "V1"), strict=True)]
+    lines = [
+        f"r1.dat 16 1000/mV 16 0 0 {total} 0 {lead}"
+        for total, lead in zip(sums, ("I", "avl", "V1"), strict=True)
+    ]
     header = "\n".join(["r1 3 100 333", *lines])
     assert read_wfdb_record(write(tmp_path, header=header.encode(), adc=adc)).defects == []
     adc[100, 1] += 1
-    assert read_wfdb_record(write(tmp_path, header=header.encode(), adc=adc)).defects == ["checksum:aVL"]
+    assert read_wfdb_record(write(tmp_path, header=header.encode(), adc=adc)).defects == [
+        "checksum:aVL"
+    ]
 
 
 def test_two_signal_files_and_a_byte_offset(tmp_path):
@@ -115,7 +138,9 @@ def test_channels_that_are_no_voltage_are_left_out(tmp_path):
     signal, _, names = read_wfdb(write(tmp_path, header=header))
     assert names == ["I", "V1"] and signal.shape == (200, 2) and signal[1, 1] == pytest.approx(5e-3)
     with pytest.raises(InputError, match="record r1: lead I is in 'mmHg'"):
-        read_wfdb(write(tmp_path, header=header.replace(b"ABP", b"aVF").replace(b"1000/mV", b"1000/mmHg")))
+        read_wfdb(
+            write(tmp_path, header=header.replace(b"ABP", b"aVF").replace(b"1000/mV", b"1000/mmHg"))
+        )
 
 
 LINE = b"r1.dat 16 1000/mV 16 0 0 0 0 "
@@ -124,8 +149,14 @@ BROKEN = {
     "empty header": (b"", "not a WFDB record line"),
     "binary header": (bytes(range(128, 256)), "not a WFDB record line"),
     "text for numbers": (b"r1 three 100 200\n" + THREE, "not a WFDB record line"),
-    "merged lines": (b"r1 3 100 200\n" + LINE + b"I " + LINE + b"II\n" + LINE + b"V1\n", "claims 3 signals but has 2"),
-    "broken signal line": (b"r1 3 100 200\n" + LINE + b"I\n" + LINE + b"II\nr1.dat sixteen\n", "broken signal line"),
+    "merged lines": (
+        b"r1 3 100 200\n" + LINE + b"I " + LINE + b"II\n" + LINE + b"V1\n",
+        "claims 3 signals but has 2",
+    ),
+    "broken signal line": (
+        b"r1 3 100 200\n" + LINE + b"I\n" + LINE + b"II\nr1.dat sixteen\n",
+        "broken signal line",
+    ),
     "zero gain": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"0/mV", 1), "lead I has gain 0"),
     "zero rate": (b"r1 3 0 200\n" + THREE, "3 signals at 0 Hz"),
     "rate is a word": (b"r1 3 fast 200\n" + THREE, "gives 'fast' for the sampling rate"),
@@ -133,27 +164,54 @@ BROKEN = {
     "not a number": (b"r1 3 nan 200\n" + THREE, "at nan Hz"),
     "absurd length": (b"r1 3 100 99999999999\n" + THREE, "claims 1e.11 samples of 3 signals"),
     "truncated": (b"r1 3 100 201\n" + THREE, "truncated: 200 of 201 samples"),
-    "no signal file": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"r9.dat"), "cannot read its signal file .*r9.dat"),
+    "no signal file": (
+        b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"r9.dat"),
+        "cannot read its signal file .*r9.dat",
+    ),
     "duplicate lead": (b"r1 3 100 200\n" + THREE.replace(b" V1", b" ii"), "lead II occurs twice"),
     "no known lead": (
         b"r1 3 100 200\n" + LINE + b"vx\n" + LINE + b"vy\n" + LINE + b"MLII\n",
         "standard lead: vx, vy, MLII",
     ),
-    "absurd values": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"0.5/mV"), "lead V1 reaches 1198 mV"),
-    "tiny gain": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"1e-300/mV", 1), "lead I has gain 1e-300 and zero 0"),
-    "huge zero": (b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"1000(2000000000)/mV"), "zero 2000000000"),
-    "huge offset": (b"r1 3 100 200\n" + THREE.replace(b" 16 1000", b" 16+999999999999 1000"), "truncated: 0 of 200"),
+    "absurd values": (
+        b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"0.5/mV"),
+        "lead V1 reaches 1198 mV",
+    ),
+    "tiny gain": (
+        b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"1e-300/mV", 1),
+        "lead I has gain 1e-300 and zero 0",
+    ),
+    "huge zero": (
+        b"r1 3 100 200\n" + THREE.replace(b"1000/mV", b"1000(2000000000)/mV"),
+        "zero 2000000000",
+    ),
+    "huge offset": (
+        b"r1 3 100 200\n" + THREE.replace(b" 16 1000", b" 16+999999999999 1000"),
+        "truncated: 0 of 200",
+    ),
     "endless number": (b"r1 3 100 " + b"9" * 5000 + b"\n" + THREE, "not a WFDB record line"),
     "too many segments": (b"r1/99999 3 100 200\nr1 100\n", "claims 99999 segments but lists 1"),
     "its own segment": (b"r1/2 3 100 200\nr1 100\nr1 100\n", "cannot be read as WFDB"),
-    "another folder": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"/etc/r1.dat"), "not in the record's folder"),
+    "another folder": (
+        b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"/etc/r1.dat"),
+        "not in the record's folder",
+    ),
     "short 12-bit file": (
         b"r1 3 100 900\n" + THREE.replace(b" 16 1000", b" 212 1000"),
         "truncated: 1200 of 4050 bytes",
     ),
-    "unknown format": (b"r1 3 100 200\n" + THREE.replace(b" 16 1000", b" 777 1000"), "cannot be read as WFDB"),
-    "folder for a file": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"."), "cannot read its signal file"),
-    "no signal file, 12 bits": (b"r1 3 100 200\n" + THREE.replace(b"r1.dat 16", b"r9.dat 212"), "cannot read .*r9.dat"),
+    "unknown format": (
+        b"r1 3 100 200\n" + THREE.replace(b" 16 1000", b" 777 1000"),
+        "cannot be read as WFDB",
+    ),
+    "folder for a file": (
+        b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"."),
+        "cannot read its signal file",
+    ),
+    "no signal file, 12 bits": (
+        b"r1 3 100 200\n" + THREE.replace(b"r1.dat 16", b"r9.dat 212"),
+        "cannot read .*r9.dat",
+    ),
 }
 
 
@@ -180,13 +238,17 @@ def test_an_all_gap_record_is_read_as_nan(tmp_path):
 
 
 @needs_real
-@pytest.mark.parametrize("name, count", [("ptbxl", 12), ("csn", 25), ("cpsc2018", 15), ("ludb", 15), ("ptb", 6)])
+@pytest.mark.parametrize(
+    "name, count", [("ptbxl", 12), ("csn", 25), ("cpsc2018", 15), ("ludb", 15), ("ptb", 6)]
+)
 def test_fast_path_agrees_with_wfdb_on_real_records(name, count):
     stems = sorted(real(name).rglob("*.hea"))
     for path in stems[:: max(1, len(stems) // count)]:
         fast, rate, leads = read_wfdb(path.with_suffix(""))
         slow, slow_rate, slow_leads = read_wfdb(path.with_suffix(""), fast=False)
-        assert (rate, leads) == (slow_rate, slow_leads) and len(leads) == (15 if name == "ptb" else 12)
+        assert (rate, leads) == (slow_rate, slow_leads) and len(leads) == (
+            15 if name == "ptb" else 12
+        )
         np.testing.assert_allclose(fast, slow, rtol=1e-5, atol=1e-6, err_msg=path.name)
 
 
@@ -205,11 +267,14 @@ def test_a_plain_folder_lists_every_record(tmp_path):
     write(tmp_path / "b", name="x", adc=np.arange(600).reshape(200, 3) + 1)
     corpus = open_corpus("wfdb", tmp_path)
     assert [ref.record_id for ref in corpus.refs] == ["a", "b/c/y", "b/x"]
-    assert [ref.patient_id for ref in corpus.refs] == ["a", "a", "b/x"]  # the same signal: never in two splits
+    # the same signal: never in two splits
+    assert [ref.patient_id for ref in corpus.refs] == ["a", "a", "b/x"]
     assert corpus.duplicates == {"b/c/y": "a"}
     assert corpus.tasks == {} and all(ref.labels == {} and ref.split is None for ref in corpus.refs)
     record = pickle.loads(pickle.dumps(corpus)).load(corpus.refs[1])  # worker processes get a copy
-    assert record.signal.shape == (200, 3) and record.record_id == "b/c/y" and record.source == "wfdb"
+    assert (
+        record.signal.shape == (200, 3) and record.record_id == "b/c/y" and record.source == "wfdb"
+    )
 
 
 def test_labels_join_by_name_in_any_column_order(tmp_path):
@@ -227,7 +292,10 @@ def test_labels_join_by_name_in_any_column_order(tmp_path):
 @pytest.mark.parametrize(
     "text, reason",
     [
-        ("record_id,patient_id,x\na,p,Y\nq1,p,Y\nq2,p,Y\n", "2 record_id without a record in the folder: q1, q2"),
+        (
+            "record_id,patient_id,x\na,p,Y\nq1,p,Y\nq2,p,Y\n",
+            "2 record_id without a record in the folder: q1, q2",
+        ),
         ("id,patient_id,x\na,p,Y\n", "no column 'record_id' .found: id, patient_id, x"),
         ("record_id,x\na,Y\n", "no column 'patient_id'"),
         ("", "no column 'record_id' .found: nothing"),
@@ -235,7 +303,10 @@ def test_labels_join_by_name_in_any_column_order(tmp_path):
         ("record_id,patient_id,x\na,p\n", "line 2: 2 cells for 3 columns"),
         ("record_id,patient_id,x\na,p,Y\na,p,Z\n", "line 3: record_id a was listed before"),
         ("record_id,patient_id,x\na,,Y\n", "line 2: record_id or patient_id is empty"),
-        ("record_id,patient_id,split\na,p,val\n", "split 'val' of a; choose from train, validation, test"),
+        (
+            "record_id,patient_id,split\na,p,val\n",
+            "split 'val' of a; choose from train, validation, test",
+        ),
         ("record_id,patient_id,split\na,p,train\nb,p,test\n", "patient p is in train and test"),
     ],
 )
@@ -269,10 +340,16 @@ def test_synthetic_corpus_reads_back(tmp_path):
     corpus = open_corpus("synthetic", tmp_path)
     assert corpus.name == "synthetic" and corpus.tasks == records.TASKS and len(corpus.refs) == 6
     assert {ref.split for ref in corpus.refs} == {"train", "validation", "test"}
-    for ref, (patient, number) in zip(corpus.refs, [(p, r) for p in range(3) for r in range(2)], strict=True):
+    for ref, (patient, number) in zip(
+        corpus.refs, [(p, r) for p in range(3) for r in range(2)], strict=True
+    ):
         signal, info = records.make_record(1, patient=patient, record=number, rate=100)
         record = corpus.load(ref)
-        assert (record.patient_id, record.split, record.labels) == (info["patient_id"], info["split"], info["labels"])
+        assert (record.patient_id, record.split, record.labels) == (
+            info["patient_id"],
+            info["split"],
+            info["labels"],
+        )
         assert record.leads == list(LEADS) and record.rate == 100
         np.testing.assert_allclose(record.signal, signal, atol=1.5e-3)
     (tmp_path / "labels.csv").unlink()
@@ -296,7 +373,9 @@ def small_ptbxl(folder, rows):
     (folder / "records100/00000").mkdir(parents=True, exist_ok=True)
     for number, patient, codes, fold, there in rows:
         stem = f"records100/00000/{number:05d}_lr"
-        lines.append(f'{number},"mehr\nzeilig",{patient}.0,"{codes}",{fold},records500/00000/{number:05d}_hr,{stem}')
+        lines.append(
+            f'{number},"mehr\nzeilig",{patient}.0,"{codes}",{fold},records500/00000/{number:05d}_hr,{stem}'
+        )
         if there:
             write(folder / "records100/00000", name=Path(stem).name)
     (folder / "ptbxl_database.csv").write_text("\n".join(lines) + "\n")
@@ -323,7 +402,12 @@ def test_ptbxl_labels_splits_and_missing_files(tmp_path):
     assert [(r.record_id, r.patient_id, r.split, r.labels) for r in corpus.refs] == [
         ("2", "15709", "validation", {"super": ["NORM"], "sub": ["NORM"]}),
         ("3", "5", "train", {"rhythm": ["SR"]}),
-        ("10", "7", "test", {"super": ["CD", "STTC"], "sub": ["CLBBB", "STTC"], "form": ["NDT"], "rhythm": ["SR"]}),
+        (
+            "10",
+            "7",
+            "test",
+            {"super": ["CD", "STTC"], "sub": ["CLBBB", "STTC"], "form": ["NDT"], "rhythm": ["SR"]},
+        ),
     ]
     assert corpus.load(corpus.refs[0]).signal.shape == (200, 3)
 
@@ -341,7 +425,9 @@ def test_ptbxl_statements_go_by_column_name(tmp_path):
         "\n".join(",".join(row[i] for i in (5, 3, 6, 0, 4, 2, 1)) for row in table)
     )
     corpus = open_corpus("ptbxl", tmp_path)
-    assert corpus.tasks == expected.tasks and [r.labels for r in corpus.refs] == [r.labels for r in expected.refs]
+    assert corpus.tasks == expected.tasks and [r.labels for r in corpus.refs] == [
+        r.labels for r in expected.refs
+    ]
 
 
 def test_ptbxl_at_500_hz_by_option_or_where_only_that_is_there(tmp_path):
@@ -351,7 +437,9 @@ def test_ptbxl_at_500_hz_by_option_or_where_only_that_is_there(tmp_path):
     (tmp_path / "records500/00000").mkdir(parents=True)
     write(tmp_path / "records500/00000", name="00003_hr", adc=np.ones((1000, 3)))
     corpus = open_corpus("ptbxl", tmp_path, {"rate": "500"})
-    assert [ref.record_id for ref in corpus.refs] == ["3"] and corpus.load(corpus.refs[0]).signal.shape == (1000, 3)
+    assert [ref.record_id for ref in corpus.refs] == ["3"] and corpus.load(
+        corpus.refs[0]
+    ).signal.shape == (1000, 3)
     assert len(open_corpus("ptbxl", tmp_path).refs) == 3  # 100 Hz first
     shutil.rmtree(tmp_path / "records100")
     assert [ref.record_id for ref in open_corpus("ptbxl", tmp_path).refs] == ["3"]
@@ -386,7 +474,9 @@ def test_ptbxl_has_the_published_number_of_rows_and_classes():
     for task, (train, validation, test) in published.items():
         rows = Counter(ref.split for ref in corpus.refs if task in ref.labels)
         if fold_10:
-            assert (rows["train"], rows["validation"], rows["test"]) == (train, validation, test), task
+            assert (rows["train"], rows["validation"], rows["test"]) == (train, validation, test), (
+                task
+            )
         else:  # folds 1-8 are train and validation here, fold 9 is test
             assert (rows["train"] + rows["validation"], rows["test"]) == (train, validation), task
     splits = {}

@@ -1,7 +1,9 @@
-"""A real browser for tests: Chromium without a window, driven by its DevTools protocol over a pair of pipes.
+"""A real browser for tests: Chromium without a window, driven by its DevTools protocol over a pair
+of pipes.
 
-`Browser` opens a page file and keeps what a user would complain about: errors in the console, requests that leave the
-file. Chromium is the system's package `chromium`; LVCG_CHROMIUM names another binary.
+`Browser` opens a page file and keeps what a user would complain about: errors in the console,
+requests that leave the file. Chromium is the system's package `chromium`; LVCG_CHROMIUM names
+another binary.
 """
 
 import base64
@@ -36,7 +38,11 @@ def find_chromium() -> str:
     named = os.environ.get("LVCG_CHROMIUM")
     found = shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
-        where = f"LVCG_CHROMIUM={named} is no program" if named else f"none of {', '.join(NAMES)} is installed"
+        where = (
+            f"LVCG_CHROMIUM={named} is no program"
+            if named
+            else f"none of {', '.join(NAMES)} is installed"
+        )
         raise RuntimeError(
             f"no Chromium to open the reports in: {where}; install the package 'chromium' (Debian, Ubuntu: sudo apt-get"
             " install chromium) or set LVCG_CHROMIUM"
@@ -51,7 +57,8 @@ class Browser:
         self._profile = tempfile.mkdtemp(prefix="chromium-")
         read_commands, self._commands = os.pipe()
         self._answers, write_answers = os.pipe()
-        wire = f'exec "$@" 3<&{read_commands} 4>&{write_answers}'  # the protocol's two file descriptors
+        # the protocol's two file descriptors
+        wire = f'exec "$@" 3<&{read_commands} 4>&{write_answers}'
         program = [find_chromium(), *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(
             ["bash", "-c", wire, "bash", *program],
@@ -66,7 +73,9 @@ class Browser:
         self.requests: list[str] = []
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(target for target in targets if target["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -116,7 +125,11 @@ class Browser:
         if method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
             self.errors.append(details.get("exception", {}).get("description", details["text"]))
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+        elif method == "Runtime.consoleAPICalled" and params["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
             self.errors.append(" ".join(str(arg.get("value")) for arg in params["args"]))
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.errors.append(params["entry"]["text"])
@@ -124,10 +137,17 @@ class Browser:
             self.requests.append(params["request"]["url"])
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> float:
-        """Opens a file in a window of this size and waits until it is loaded; seconds that took, as the page saw it."""
+        """Opens a file in a window of this size and waits until it is loaded; seconds that took, as
+        the page saw it."""
         self.errors, self.requests = [], []
         phone = width < 500
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Page.navigate", url=path.resolve().as_uri())
@@ -136,27 +156,45 @@ class Browser:
             if time.monotonic() > until:
                 raise RuntimeError(f"{path} was not loaded within 30 s")
             time.sleep(0.02)
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        self.run(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+        )
         return self.run("performance.now()") / 1000
 
     def run(self, script: str):
         """The value of an expression in the page."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        found = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in found:
-            raise RuntimeError(found["exceptionDetails"].get("exception", {}).get("description", "script failed"))
+            raise RuntimeError(
+                found["exceptionDetails"].get("exception", {}).get("description", "script failed")
+            )
         return found["result"].get("value")
 
     def mouse(self, kind: str, x: float, y: float, held: bool = False) -> None:
         """kind: mousePressed, mouseMoved or mouseReleased."""
         button = "left" if held or kind != "mouseMoved" else "none"
         count = 0 if kind == "mouseMoved" else 1
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=int(held), clickCount=count)
+        self.call(
+            "Input.dispatchMouseEvent",
+            type=kind,
+            x=x,
+            y=y,
+            button=button,
+            buttons=int(held),
+            clickCount=count,
+        )
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Presses the mouse, moves it and lets go."""
         self.mouse("mousePressed", *start, held=True)
         for step in (0.5, 1.0):
-            self.mouse("mouseMoved", *(a + step * (b - a) for a, b in zip(start, end, strict=True)), held=True)
+            self.mouse(
+                "mouseMoved",
+                *(a + step * (b - a) for a, b in zip(start, end, strict=True)),
+                held=True,
+            )
         self.mouse("mouseReleased", *end)
 
     def place(self, selector: str) -> tuple[float, float, float, float]:
@@ -172,5 +210,7 @@ class Browser:
     def picture(self, path: Path, whole: bool = True) -> None:
         """A PNG of the page."""
         with contextlib.suppress(KeyError):
-            data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+            data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
+                "data"
+            ]
             Path(path).write_bytes(base64.b64decode(data))

@@ -60,7 +60,12 @@ def wait_for_step(workdir, step: int, process: subprocess.Popen) -> None:
 
 def train_arguments(workdir, data, *overrides: str, variant: str = "smoke") -> list[str]:
     """The main job's flags."""
-    return [f"--config={CONFIG}:{variant}", f"--workdir={workdir}", f"--config.data.dir={data}", *overrides]
+    return [
+        f"--config={CONFIG}:{variant}",
+        f"--workdir={workdir}",
+        f"--config.data.dir={data}",
+        *overrides,
+    ]
 
 
 def assert_one_line_error(done: subprocess.CompletedProcess, *words: str) -> None:

@@ -1,4 +1,5 @@
-"""Code blocks and commands of the documentation: found, parsed, and held against the flags that commands know."""
+"""Code blocks and commands of the documentation: found, parsed, and held against the flags that
+commands know."""
 
 import argparse
 import contextlib
@@ -16,13 +17,24 @@ import pytest
 from helpers.commands import ROOT
 
 # In this order: a command that stands on several pages is run on the first of them.
-FIRST = ("README.md", "docs/index.md", "docs/quickstart.md", "docs/tutorial.md", "docs/data.md", "docs/evaluation.md")
-GENERATED = ("docs/results.md", "docs/experiments.md")  # written by commands, which it shows: not run again
-OTHER_PROGRAMS = ("wget", "pip", ".venv/bin/pip", "python3")  # of others: nothing to check, nothing to run
+FIRST = (
+    "README.md",
+    "docs/index.md",
+    "docs/quickstart.md",
+    "docs/tutorial.md",
+    "docs/data.md",
+    "docs/evaluation.md",
+)
+# written by commands, which it shows: not run again
+GENERATED = ("docs/results.md", "docs/experiments.md")
+# of others: nothing to check, nothing to run
+OTHER_PROGRAMS = ("wget", "pip", ".venv/bin/pip", "python3")
 TRAIN_SCRIPTS = ("launch/local_multihost.sh", "launch/slurm.sbatch", "launch/tpu_pod.sh")
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 FENCE = re.compile(r"```(\w*)")
-INLINE = re.compile(r"`((?:python\s-m\s(?:lvcg_jax|data_prep)|python\slaunch/|bash\slaunch/)[^`]*)`")
+INLINE = re.compile(
+    r"`((?:python\s-m\s(?:lvcg_jax|data_prep)|python\slaunch/|bash\slaunch/)[^`]*)`"
+)
 
 
 @dataclass(frozen=True)
@@ -45,14 +57,20 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The lines of a bash block, continued ones joined, without those that hold only a comment."""
+        """The lines of a bash block, continued ones joined, without those that hold only a
+        comment."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line.strip() for line in lines if shlex.split(line, comments=True)]
 
 
 def pages() -> list[str]:
-    there = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))]
-    return sorted(there, key=lambda page: (FIRST.index(page) if page in FIRST else len(FIRST), page))
+    there = [
+        "README.md",
+        *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+    ]
+    return sorted(
+        there, key=lambda page: (FIRST.index(page) if page in FIRST else len(FIRST), page)
+    )
 
 
 @cache
@@ -63,7 +81,12 @@ def read_blocks(page: str) -> tuple[Block, ...]:
         fence = FENCE.match(line)
         if opened is None and fence:
             mark = NOT_RUN.fullmatch(before)
-            opened = (number, fence[1], mark[1] if mark else "generated" if page in GENERATED else None, [])
+            opened = (
+                number,
+                fence[1],
+                mark[1] if mark else "generated" if page in GENERATED else None,
+                [],
+            )
         elif opened is not None and fence:
             first, language, why, lines = opened
             found.append(Block(page, first, language, "\n".join(lines), why))
@@ -77,7 +100,12 @@ def read_blocks(page: str) -> tuple[Block, ...]:
 
 def inline_commands(page: str) -> list[str]:
     """Commands in running text and in tables."""
-    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```",
+        "",
+        (ROOT / page).read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
     return INLINE.findall(text)
 
 
@@ -90,7 +118,8 @@ def split_command(line: str) -> list[str]:
 
 
 def module_of(words: list[str]) -> tuple[str, list[str]] | None:
-    """('lvcg_jax.embed' or 'launch/soak.py', flags) of a command of ours; None for one of others."""
+    """('lvcg_jax.embed' or 'launch/soak.py', flags) of a command of ours; None for one of
+    others."""
     if words[:2] == ["python", "-m"] and words[2].startswith(("lvcg_jax.", "data_prep.")):
         return words[2], words[3:]
     if words[0] == "python" and len(words) > 1 and words[1].startswith("launch/"):
@@ -101,7 +130,8 @@ def module_of(words: list[str]) -> tuple[str, list[str]] | None:
 
 
 def check_command(line: str, where: str, whole: bool) -> None:
-    """Whether a command exists and knows the flags; `whole`: whether its parser takes it as it stands."""
+    """Whether a command exists and knows the flags; `whole`: whether its parser takes it as it
+    stands."""
     words = split_command(line)
     ours = module_of(words)
     if ours is not None:
@@ -118,7 +148,11 @@ def check_command(line: str, where: str, whole: bool) -> None:
 
 
 def check_flags(module: str, flags: list[str], where: str, whole: bool) -> None:
-    there = (ROOT / module).is_file() if module.startswith("launch/") else importlib.util.find_spec(module)
+    there = (
+        (ROOT / module).is_file()
+        if module.startswith("launch/")
+        else importlib.util.find_spec(module)
+    )
     assert there, f"{where}: there is no {module}"
     if module == "lvcg_jax.train":
         check_train_flags(flags, where)
@@ -126,7 +160,9 @@ def check_flags(module: str, flags: list[str], where: str, whole: bool) -> None:
     parser = parser_of(module)
     for flag in flags:
         name = flag.split("=")[0]
-        assert not name.startswith("-") or name in parser._option_string_actions, f"{where}: {module} has no {name}"
+        assert not name.startswith("-") or name in parser._option_string_actions, (
+            f"{where}: {module} has no {name}"
+        )
     if whole:
         message = io.StringIO()
         try:
@@ -173,9 +209,13 @@ def check_train_flags(flags: list[str], where: str) -> None:
     from lvcg_jax.config.fields import flatten
     from lvcg_jax.config.files import read_config_file
 
-    known = {flag.name for flag in absl_flags.FLAGS.get_key_flags_for_module("lvcg_jax.train.__main__")}
+    known = {
+        flag.name for flag in absl_flags.FLAGS.get_key_flags_for_module("lvcg_jax.train.__main__")
+    }
     values = dict(flag.removeprefix("--").partition("=")[::2] for flag in flags)
     fields = flatten(read_config_file(ROOT / values.get("config", "configs/pretrain.py")))
     for name in values:
         field = name.removeprefix("config.")
-        assert name in known or field in fields, f"{where}: lvcg_jax.train has no flag or field {name}"
+        assert name in known or field in fields, (
+            f"{where}: lvcg_jax.train has no flag or field {name}"
+        )

@@ -17,7 +17,8 @@ REGULAR = np.arange(0.45, 9.8, 0.8)
 
 
 def raw_ecg(beats, rate=100.0, seconds=10.0, noise=0.0, seed=0, **waves):
-    """Twelve leads [12,T] in mV with beats at these R peaks (s); waves={'T': (delay, width, height, axis)} differ."""
+    """Twelve leads [12,T] in mV with beats at these R peaks (s); waves={'T': (delay, width, height,
+    axis)} differ."""
     t = np.arange(round(seconds * rate)) / rate
     vcg = np.zeros((3, len(t)))
     for r in beats:

@@ -1,7 +1,8 @@
-"""A small Google Cloud Storage on 127.0.0.1 for tests: the parts of its JSON API that gcsfs and tensorstore use.
+"""A small Google Cloud Storage on 127.0.0.1 for tests: the parts of its JSON API that gcsfs and
+tensorstore use.
 
-Objects have generations, and writes may depend on them, as tensorstore's databases do. Run it by itself with
-`python tests/gcs_server.py PORT`; clients find it by the variables of `variables`.
+Objects have generations, and writes may depend on them, as tensorstore's databases do. Run it by
+itself with `python tests/gcs_server.py PORT`; clients find it by the variables of `variables`.
 """
 
 import itertools
@@ -43,7 +44,9 @@ class Handler(BaseHTTPRequestHandler):
         status, headers, size = 200, {"x-goog-generation": str(generation)}, len(content)
         if "Range" in self.headers:
             first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
-            start, end = (int(first), int(last or size - 1)) if first else (size - int(last), size - 1)
+            start, end = (
+                (int(first), int(last or size - 1)) if first else (size - int(last), size - 1)
+            )
             content, status = content[start : end + 1], 206
             headers["Content-Range"] = f"bytes {start}-{min(end, size - 1)}/{size}"
         self._reply(status, content, headers)
@@ -55,17 +58,24 @@ class Handler(BaseHTTPRequestHandler):
             return self._reply(404)
         if "upload_id" in query:  # the next piece of an object
             with self.server.lock:
-                body = self.server.pieces[query["upload_id"]] = self.server.pieces[query["upload_id"]] + body
+                body = self.server.pieces[query["upload_id"]] = (
+                    self.server.pieces[query["upload_id"]] + body
+                )
             if self.headers["Content-Range"].endswith("/*"):
                 return self._reply(308, headers={"Range": f"bytes=0-{len(body) - 1}"})
         elif query["uploadType"] == "resumable":  # where the pieces go
             upload = str(next(self.server.generations))
             self.server.pieces[upload] = b""
             return self._reply(
-                200, headers={"Location": f"http://{self.headers['Host']}{self.path}&upload_id={upload}"}
+                200,
+                headers={
+                    "Location": f"http://{self.headers['Host']}{self.path}&upload_id={upload}"
+                },
             )
         elif query["uploadType"] == "multipart":  # the object's facts, then its content
-            boundary = b"--" + self.headers["Content-Type"].split("boundary=")[1].strip('"').encode()
+            boundary = (
+                b"--" + self.headers["Content-Type"].split("boundary=")[1].strip('"').encode()
+            )
             facts, body = (part.split(b"\n\n", 1)[1][:-1] for part in body.split(boundary)[1:3])
             query.setdefault("name", json.loads(facts)["name"])
         self._store(query, body)
@@ -92,7 +102,9 @@ class Handler(BaseHTTPRequestHandler):
     def _where(self) -> tuple[list[str] | None, dict[str, str]]:
         """[], ['o'] or ['o', NAME] within the bucket, None outside it; and the query."""
         url = urlsplit(self.path)
-        path = url.path.removeprefix("/upload").removeprefix("/download").removeprefix("/storage/v1")
+        path = (
+            url.path.removeprefix("/upload").removeprefix("/download").removeprefix("/storage/v1")
+        )
         parts = [unquote(part) for part in path.strip("/").split("/", 3)]
         return (parts[2:] if parts[:2] == ["b", BUCKET] else None), dict(parse_qsl(url.query))
 
@@ -100,10 +112,14 @@ class Handler(BaseHTTPRequestHandler):
         prefix, end = query.get("prefix", ""), query.get("delimiter")
         with self.server.lock:
             names = sorted(name for name in self.server.objects if name.startswith(prefix))
-            deeper = {n: n.find(end, len(prefix)) + 1 for n in names} if end else {}  # 0: not in a folder below
+            # 0: not in a folder below
+            deeper = {n: n.find(end, len(prefix)) + 1 for n in names} if end else {}
             folders = sorted({n[: deeper[n]] for n in names if deeper.get(n)})
             files = [n for n in names if not deeper.get(n)]
-            return {"items": [_resource(n, *self.server.objects[n]) for n in files], "prefixes": folders}
+            return {
+                "items": [_resource(n, *self.server.objects[n]) for n in files],
+                "prefixes": folders,
+            }
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") == "chunked":
@@ -118,7 +134,9 @@ class Handler(BaseHTTPRequestHandler):
     def _json(self, value: dict) -> None:
         self._reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _reply(self, status: int, content: bytes = b"", headers: dict[str, str] | None = None) -> None:
+    def _reply(
+        self, status: int, content: bytes = b"", headers: dict[str, str] | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
             self.send_header(name, value)
@@ -145,7 +163,8 @@ def _resource(name: str, generation: int, content: bytes) -> dict:
 def serve(port: int = 0) -> ThreadingHTTPServer:
     """The server, running in a thread; its port is server_port."""
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.objects, server.pieces = {}, {}  # {name: (generation, content)}, {upload: content so far}
+    # {name: (generation, content)}, {upload: content so far}
+    server.objects, server.pieces = {}, {}
     server.lock, server.generations = threading.Lock(), itertools.count(1)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

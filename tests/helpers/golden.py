@@ -1,4 +1,5 @@
-"""Reference vectors of the authors' modules at small widths (tests/data/README.md), as a batch of this project."""
+"""Reference vectors of the authors' modules at small widths (tests/data/README.md), as a batch of
+this project."""
 
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def golden() -> dict[str, np.ndarray]:
 
 
 def golden_batch(reference: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The four records in the layout of model.py, their beats cut from the leads, and the visible lead masks [g,r]."""
+    """The four records in the layout of model.py, their beats cut from the leads, and the visible
+    lead masks [g,r]."""
     counts = reference["in/mask"].sum(1).astype(np.int32)
     beats, length = [], []
     for ecg, rr, n in zip(reference["in/ecg"], reference["in/rr"], counts, strict=True):
@@ -28,7 +30,9 @@ def golden_batch(reference: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray
     batch = {
         "beats": np.concatenate(beats)[None],
         "length": np.concatenate(length)[None],
-        "complete": np.concatenate([(np.arange(n) > 0) & (np.arange(n) < n - 1) for n in counts])[None],
+        "complete": np.concatenate([(np.arange(n) > 0) & (np.arange(n) < n - 1) for n in counts])[
+            None
+        ],
         "num_beats": counts[None],
         "lead_mask": np.full((1, 4), 4095, np.int32),
         "uid": np.arange(4, dtype=np.uint32)[None],

@@ -1,4 +1,5 @@
-"""A tiny model, random batches in the packed layout, and random variables without running the initialisers."""
+"""A tiny model, random batches in the packed layout, and random variables without running the
+initialisers."""
 
 import jax
 import numpy as np
@@ -11,7 +12,8 @@ ALL_LEADS = 4095
 
 
 def tiny_config():
-    """The smoke variant with beats of 16 samples: every kind of layer, few of each, and so a quick compilation."""
+    """The smoke variant with beats of 16 samples: every kind of layer, few of each, and so a quick
+    compilation."""
     config = get_config("smoke")
     config.preprocess.beat_samples = 16
     config.model.stage_features = (8, 12)
@@ -21,9 +23,12 @@ def tiny_config():
 
 
 def tiny_preset(name):
-    """tiny_config with the choices of a preset; of its sizes only those that switch something on."""
+    """tiny_config with the choices of a preset; of its sizes only those that switch something
+    on."""
     config, paper, preset = tiny_config(), flatten(get_config("paper")), flatten(get_config(name))
-    config.update_from_flattened_dict({field: v for field, v in preset.items() if v != paper[field]})
+    config.update_from_flattened_dict(
+        {field: v for field, v in preset.items() if v != paper[field]}
+    )
     config.model.refine = 4 if config.model.refine else 0
     return config
 
@@ -46,7 +51,8 @@ def random_records(counts, beat_samples, seed=0, lead_masks=None):
 
 
 def pack(records, groups, capacity, padding=0.0):
-    """Records in order, `groups` equal parts of them packed one by one; `padding` fills the unused beats."""
+    """Records in order, `groups` equal parts of them packed one by one; `padding` fills the unused
+    beats."""
     rows = len(records) // groups
     beat_samples = records[0]["beats"].shape[-1]
     batch = {
@@ -71,8 +77,11 @@ def owners(batch):
 
 
 def random_variables(model, batch, max_beats, seed=0):
-    """Parameters and running statistics of the right shapes, all of them random (biases and scales too)."""
-    shapes = jax.eval_shape(lambda b: model.init(jax.random.key(0), b, b["lead_mask"], None, max_beats), batch)
+    """Parameters and running statistics of the right shapes, all of them random (biases and scales
+    too)."""
+    shapes = jax.eval_shape(
+        lambda b: model.init(jax.random.key(0), b, b["lead_mask"], None, max_beats), batch
+    )
     rng = np.random.default_rng(seed)
 
     def draw(path, x):

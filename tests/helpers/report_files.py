@@ -1,4 +1,5 @@
-"""Small files as the commands write them, for the tests of reports: a known record, robustness, geometry."""
+"""Small files as the commands write them, for the tests of reports: a known record, robustness,
+geometry."""
 
 import json
 
@@ -13,7 +14,8 @@ RATE = 250
 
 
 def dipole_record(path, seconds=10.0):
-    """A CSV of twelve leads: 75 beats a minute, QRS axis 55 degrees, T axis 20 degrees, no P wave."""
+    """A CSV of twelve leads: 75 beats a minute, QRS axis 55 degrees, T axis 20 degrees, no P
+    wave."""
     times, beats = np.arange(round(seconds * RATE)) / RATE, np.arange(0.4, seconds, 0.8)[:, None]
 
     def wave(after, width, degrees, back, size):
@@ -28,17 +30,35 @@ def dipole_record(path, seconds=10.0):
 
 def write_robustness(folder):
     """robustness.json with two tasks, four lead sets and every perturbation."""
-    value = {"mean": 0.5, "low": 0.4, "high": 0.6, "median": 0.5, "median_low": 0.4, "median_high": 0.6}
+    value = {
+        "mean": 0.5,
+        "low": 0.4,
+        "high": 0.6,
+        "median": 0.5,
+        "median_low": 0.4,
+        "median_high": 0.6,
+    }
     sets = {"12 leads": LEADS, "3 leads": ("I", "II", "V2"), "1 lead": ("I",), "II alone": ("II",)}
     cells = [{"model": name, "macro_auroc": 0.8, "low": 0.7, "high": 0.9} for name in sets]
     probes = [{"task": task, "cells": cells} for task in ("diagnosis", "rhythm")]
     found = {name: {"leads": list(leads), "rank": 3, "gain": 1.0} for name, leads in sets.items()}
     for name in list(found)[1:]:
         found[name]["r2"] = {"lvcg": value, "regression": value}
-    fewer = {"sets": found, "frozen": probes, "retrained": probes, "train_records": 40, "order": list(LEADS)}
+    fewer = {
+        "sets": found,
+        "frozen": probes,
+        "retrained": probes,
+        "train_records": 40,
+        "order": list(LEADS),
+    }
     names = list(perturbations(1))
-    gaps = [{"control": n, "fraction": 1.0, "difference": 0.02, "low": 0.01, "high": 0.03} for n in names]
-    derived = {"derived": {way: {"mse": value, "r2": value} for way in ("lift_and_project", "lift_only")}}
+    gaps = [
+        {"control": n, "fraction": 1.0, "difference": 0.02, "low": 0.01, "high": 0.03}
+        for n in names
+    ]
+    derived = {
+        "derived": {way: {"mse": value, "r2": value} for way in ("lift_and_project", "lift_only")}
+    }
     moved = {
         "perturbations": dict.fromkeys(names, derived),
         "probe": [{"task": task, "differences": gaps} for task in ("diagnosis", "rhythm")],
@@ -47,7 +67,12 @@ def write_robustness(folder):
         "derived_from": ["II", "V2", "V5"],
         "derived_records": 25,
     }
-    document = {"format": "lvcg-robustness-1", "notes": [], "moved_electrodes": moved, "fewer_leads": fewer}
+    document = {
+        "format": "lvcg-robustness-1",
+        "notes": [],
+        "moved_electrodes": moved,
+        "fewer_leads": fewer,
+    }
     folder.mkdir()
     (folder / "robustness.json").write_text(json.dumps(document))
 
@@ -59,4 +84,6 @@ def write_geometry(path):
     leads = lead_matrix("dower") @ frank + 0.1 * rng.normal(size=(12, 12, 200))
     hearts = geometry_report.Hearts(tuple(f"patient{i}" for i in range(12)), leads, frank)
     visible = np.isin(LEADS, ("II", "V2", "V5"))
-    path.write_text(geometry_report.report(geometry_report.evaluate(hearts, visible, (), 3), hearts, visible, 3))
+    path.write_text(
+        geometry_report.report(geometry_report.evaluate(hearts, visible, (), 3), hearts, visible, 3)
+    )

@@ -27,9 +27,12 @@ MASK = REFERENCE["in/mask"]  # [4,17]
 
 COUNTS = (5, 3, 8, 2, 6, 4)
 LONGEST = max(COUNTS)
-RECORDS = [{**r, "length": r["length"] % 80 + 30} for r in random_records(COUNTS, 16)]  # no longer than a record
+# no longer than a record
+RECORDS = [{**r, "length": r["length"] % 80 + 30} for r in random_records(COUNTS, 16)]
 TINY = pack(RECORDS, groups=1, capacity=30)
-SHOWN = np.array([[0b000010000011, 0b10010010, 0b100000100010, 0b1000011, 0b10001001, 0b110000000001]], np.int32)
+SHOWN = np.array(
+    [[0b000010000011, 0b10010010, 0b100000100010, 0b1000011, 0b10001001, 0b110000000001]], np.int32
+)
 
 
 def close(found, expected, tolerance=1e-4):
@@ -62,7 +65,8 @@ def test_lift_of_whole_records_by_normal_equations_is_our_lift_of_beats(outputs)
 
 
 def test_tokens_states_and_decoded_beats(outputs):
-    close(outputs["tokens"][0, :, : MASK.shape[1]], REFERENCE["out/tokens"])  # padding is encoded, too
+    # padding is encoded, too
+    close(outputs["tokens"][0, :, : MASK.shape[1]], REFERENCE["out/tokens"])
     close(outputs["predicted"][0, :, 1 : MASK.shape[1]], REFERENCE["out/states_pred"])
     close(np.swapaxes(outputs["vcg_decoded"][0], 1, 2), REFERENCE["out/V_hat_beats"][MASK])
     close(np.swapaxes(outputs["vcg_anchor"][0], 1, 2), REFERENCE["out/V_base_hat"])
@@ -70,17 +74,26 @@ def test_tokens_states_and_decoded_beats(outputs):
 
 def test_stitched_heart_vector_projection_and_refined_leads(imported, outputs):
     length = np.where(MASK, REFERENCE["in/rr"], 0).astype(np.int32)
-    stitched = np.asarray(authors_code.stitch(np.swapaxes(REFERENCE["out/V_hat_beats"], 2, 3), length, 1000))
+    stitched = np.asarray(
+        authors_code.stitch(np.swapaxes(REFERENCE["out/V_hat_beats"], 2, 3), length, 1000)
+    )
     close(np.swapaxes(stitched, 1, 2), REFERENCE["out/vcg_hat"])
-    np.testing.assert_array_equal(np.all(stitched == 0, -1), np.all(REFERENCE["out/vcg_hat"] == 0, 1))
+    np.testing.assert_array_equal(
+        np.all(stitched == 0, -1), np.all(REFERENCE["out/vcg_hat"] == 0, 1)
+    )
     leads = imported.model.apply(imported.variables, stitched[None], method="project")
     close(leads[0], REFERENCE["out/recon_geom"])
     refiner = authors_code.LeadRefiner(imported.model.refine)
-    close(refiner.apply({"params": imported.variables["params"]["refiner"]}, leads[0]), REFERENCE["out/recon"])
+    close(
+        refiner.apply({"params": imported.variables["params"]["refiner"]}, leads[0]),
+        REFERENCE["out/recon"],
+    )
     close(outputs["record_ecg"][0], REFERENCE["out/recon"])  # and all of it in one go
 
 
-@pytest.mark.parametrize("visible, name", [(VISIBLE, "ecg_emb"), (BATCH["lead_mask"], "embedding_all_leads")])
+@pytest.mark.parametrize(
+    "visible, name", [(VISIBLE, "ecg_emb"), (BATCH["lead_mask"], "embedding_all_leads")]
+)
 def test_embeddings(imported, visible, name):
     parts = imported.embed_batch(BATCH, visible)
     close(join_parts({part: parts[part][0] for part in PARTS}), REFERENCE[f"out/{name}"])
@@ -92,10 +105,13 @@ def test_embeddings(imported, visible, name):
 def test_losses(imported, outputs):
     terms = loss_terms(outputs, BATCH, VISIBLE, imported.config.loss)
     for ours, theirs in (("vcg", "beat"), ("temp", "temporal"), ("base", "base")):
-        assert float(terms[ours].mean()) == pytest.approx(float(REFERENCE[f"loss/{theirs}"]), rel=1e-4)
+        assert float(terms[ours].mean()) == pytest.approx(
+            float(REFERENCE[f"loss/{theirs}"]), rel=1e-4
+        )
     whole, _ = record_ecg_terms(outputs, BATCH, VISIBLE, "mixed", target=REFERENCE["in/ecg"][None])
     assert float(whole.mean()) == pytest.approx(float(REFERENCE["loss/recon"]), rel=1e-4)
-    # In training the target is put together from the shards' beats, which are a little smoother than the record.
+    # In training the target is put together from the shards' beats, which are a little smoother
+    # than the record.
     assert float(terms["ecg"].mean()) == pytest.approx(float(REFERENCE["loss/recon"]), rel=0.03)
     expected = terms["ecg"] + terms["vcg"] + 0.1 * terms["temp"] + terms["base"]
     np.testing.assert_allclose(terms["loss"], expected, rtol=1e-6)
@@ -114,10 +130,17 @@ def test_full_size_has_the_published_numbers_of_parameters():
         "norm_dynamics": 512,
         "norm_rhythm": 256,
     }
-    assert authors_code.head_parameters(256) == 263_936  # two of them, which nothing trains or reads, are left out
-    assert sum(size.values()) + 2 * authors_code.head_parameters(256) == REFERENCE["full_size/param_count"] == 8_285_060
+    # two of them, which nothing trains or reads, are left out
+    assert authors_code.head_parameters(256) == 263_936
+    assert (
+        sum(size.values()) + 2 * authors_code.head_parameters(256)
+        == REFERENCE["full_size/param_count"]
+        == 8_285_060
+    )
     labels = trained_labels(shapes, get_config("release"))
-    trained = sum(size[name] for name, tree in labels.items() if set(jax.tree.leaves(tree)) == {"train"})
+    trained = sum(
+        size[name] for name, tree in labels.items() if set(jax.tree.leaves(tree)) == {"train"}
+    )
     assert trained == 7_720_228
 
 
@@ -135,7 +158,8 @@ class Step:
         slots = len(COUNTS) * SLOTS if filled else TINY["length"].shape[1]
 
         def loss(params, offset):
-            """The offset is added to the encoder's tokens: its gradient is that of every single token."""
+            """The offset is added to the encoder's tokens: its gradient is that of every single
+            token."""
 
             def add(call, args, kwargs, context):
                 found = call(*args, **kwargs)
@@ -145,13 +169,17 @@ class Step:
             with nn.intercept_methods(add):
                 variables = {**self.variables, "params": params}
                 more = {"mutable": ["batch_stats"]}
-                found, updates = self.model.apply(variables, TINY, SHOWN, jax.random.key(3), SLOTS, **more)
+                found, updates = self.model.apply(
+                    variables, TINY, SHOWN, jax.random.key(3), SLOTS, **more
+                )
             terms = loss_terms(found, TINY, SHOWN, config.loss)
             return terms["loss"].mean(), (found, updates["batch_stats"])
 
         zero = jnp.zeros((slots, config.model.token_dim))
         run = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
-        (self.gradient, token_gradient), (self.outputs, self.statistics) = run(self.variables["params"], zero)
+        (self.gradient, token_gradient), (self.outputs, self.statistics) = run(
+            self.variables["params"], zero
+        )
         reached = np.abs(np.asarray(token_gradient)).max(-1) > 0  # of each slot
         if filled:
             self.reached = reached[: len(COUNTS) * LONGEST].reshape(len(COUNTS), LONGEST)
@@ -170,7 +198,9 @@ def test_which_beats_reach_the_encoder(step):
     """`release`: beats 0 and 1 of a record, be they there or not; `paper`: all there are."""
     step, name = step
     number, count = np.arange(LONGEST), np.array(COUNTS)[:, None]
-    np.testing.assert_array_equal(step.reached, (number < 2) & (count > 0) if name == "release" else number < count)
+    np.testing.assert_array_equal(
+        step.reached, (number < 2) & (count > 0) if name == "release" else number < count
+    )
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(step.gradient))
 
 
@@ -185,10 +215,14 @@ def test_only_best_trains_the_rhythm_encoder(name):
         outputs = model.apply({**variables, "params": params}, TINY, SHOWN, None, SLOTS)
         return loss_terms(outputs, TINY, SHOWN, config.loss)["loss"].mean()
 
-    gradient = [np.abs(x).max() for x in jax.tree.leaves(jax.jit(jax.grad(loss))(variables["params"]["rhythm"]))]
+    gradient = [
+        np.abs(x).max()
+        for x in jax.tree.leaves(jax.jit(jax.grad(loss))(variables["params"]["rhythm"]))
+    ]
     labels = set(jax.tree.leaves(trained_labels(variables["params"], config)["rhythm"]))
     if name == "best":
-        assert np.sum(np.array(gradient) > 1e-6) >= len(gradient) - 1 and labels == {"train"}  # one bias cancels out
+        # one bias cancels out
+        assert np.sum(np.array(gradient) > 1e-6) >= len(gradient) - 1 and labels == {"train"}
     else:
         assert max(gradient) == 0 and labels == {"frozen"}
 
@@ -198,7 +232,10 @@ def test_norm_statistics_see_padding_in_release_only(step):
     step, name = step
     row, _, valid = owners(TINY)
     vcg = step.model.apply(step.variables, TINY["beats"], SHOWN, row, method="lift")[valid]
-    layer, old = step.variables["params"]["encoder"]["stem_conv"], step.variables["batch_stats"]["encoder"]["stem_norm"]
+    layer, old = (
+        step.variables["params"]["encoder"]["stem_conv"],
+        step.variables["batch_stats"]["encoder"]["stem_norm"],
+    )
     values = np.asarray(conv1d(vcg, layer["kernel"], 2) + layer["bias"]).mean(1)  # [m,c]
     empty = len(COUNTS) * LONGEST - len(values) if name == "release" else 0
     mean = (values.sum(0) + empty * layer["bias"]) / (len(values) + empty)
@@ -213,7 +250,11 @@ def test_decoder_statistics_are_of_three_passes_in_release_and_of_one_else(step)
     valid = np.asarray(step.outputs["mask"][0])
     passes = [np.concatenate([tokens[valid], predicted[valid]])]
     if name == "release":
-        passes = [tokens[:, 1], predicted[:, 1:LONGEST].reshape(-1, tokens.shape[-1]), predicted[:, 0]]
+        passes = [
+            tokens[:, 1],
+            predicted[:, 1:LONGEST].reshape(-1, tokens.shape[-1]),
+            predicted[:, 0],
+        ]
     mean = step.variables["batch_stats"]["decoder"]["seed_norm"]["mean"]
     for some in passes:
         seeds = (some @ layer["kernel"] + layer["bias"]).reshape(-1, len(mean))
@@ -226,7 +267,9 @@ def test_embeddings_depend_on_batch_mates_in_release_only(name):
     config = tiny_preset(name)
     model = make_model(config)
     variables = random_variables(model, TINY, SLOTS)
-    embed = jax.jit(lambda batch: model.apply(variables, batch, batch["lead_mask"], SLOTS, method="embed"))
+    embed = jax.jit(
+        lambda batch: model.apply(variables, batch, batch["lead_mask"], SLOTS, method="embed")
+    )
     alone, together = embed(pack(RECORDS[:1], groups=1, capacity=30)), embed(TINY)
     gap = {part: np.abs(alone[part][0, 0] - together[part][0, 0]).max() for part in PARTS}
     assert max(gap["structure"], gap["rhythm"]) < 1e-5
@@ -236,12 +279,19 @@ def test_embeddings_depend_on_batch_mates_in_release_only(name):
 def test_one_term_is_nearly_the_whole_loss_in_release_and_not_in_paper(imported, outputs):
     def largest_share(terms, config):
         shares = [
-            getattr(config, f"lambda_{k}") * terms[k].mean() for k in ("ecg", "vcg", "temp", "base") if k in terms
+            getattr(config, f"lambda_{k}") * terms[k].mean()
+            for k in ("ecg", "vcg", "temp", "base")
+            if k in terms
         ]
         assert sum(shares) == pytest.approx(float(terms["loss"].mean()), rel=1e-4)
         return float(max(shares) / sum(shares))
 
-    assert largest_share(loss_terms(outputs, BATCH, VISIBLE, imported.config.loss), imported.config.loss) > 0.95
+    assert (
+        largest_share(
+            loss_terms(outputs, BATCH, VISIBLE, imported.config.loss), imported.config.loss
+        )
+        > 0.95
+    )
     config = get_config("smoke")
     model = make_model(config)
     start = lambda: model.init(jax.random.key(0), BATCH, VISIBLE, None, SLOTS)  # noqa: E731

@@ -1,11 +1,18 @@
-"""Every form of the convolution is the library's: values, gradients, and what other devices are given."""
+"""Every form of the convolution is the library's: values, gradients, and what other devices are
+given."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lvcg_jax.model.ops.conv1d import SPLIT_CHANNELS, _banded_conv1d, _library_conv1d, _split_conv1d, conv1d
+from lvcg_jax.model.ops.conv1d import (
+    SPLIT_CHANNELS,
+    _banded_conv1d,
+    _library_conv1d,
+    _split_conv1d,
+    conv1d,
+)
 
 
 def values_and_gradients(form, x, kernel, stride, weight):
@@ -27,7 +34,9 @@ def arrays(m, length, stride, width, ci, co):
 @pytest.mark.parametrize("length", [4, 5, 8])
 def test_banded_convolution_is_the_library_one(length, stride, width):
     given = arrays(3, length, stride, width, 2, 4)
-    banded, library, chosen = (values_and_gradients(form, *given) for form in (_banded_conv1d, _library_conv1d, conv1d))
+    banded, library, chosen = (
+        values_and_gradients(form, *given) for form in (_banded_conv1d, _library_conv1d, conv1d)
+    )
     for found, expected in zip((*banded, *chosen), (*library, *library), strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
@@ -37,7 +46,9 @@ def test_banded_convolution_is_the_library_one(length, stride, width):
 @pytest.mark.parametrize("length", [2, 4, 6, 8, 12])
 def test_split_convolution_is_the_library_one(length, stride, width):
     given = arrays(3, length, stride, width, 2, 4)
-    split, library = (values_and_gradients(form, *given) for form in (_split_conv1d, _library_conv1d))
+    split, library = (
+        values_and_gradients(form, *given) for form in (_split_conv1d, _library_conv1d)
+    )
     for found, expected in zip(split, library, strict=True):
         np.testing.assert_allclose(found, expected, atol=5e-5)
 
@@ -46,10 +57,15 @@ def test_split_convolution_is_the_library_one(length, stride, width):
 def test_wide_convolutions_are_split_on_cpu_and_keep_to_one_form_elsewhere(length, stride):
     x, kernel, stride, weight = arrays(2, length, stride, 7, SPLIT_CHANNELS, SPLIT_CHANNELS)
     chosen = values_and_gradients(conv1d, x, kernel, stride, weight)
-    for found, expected in zip(chosen, values_and_gradients(_library_conv1d, x, kernel, stride, weight), strict=True):
+    for found, expected in zip(
+        chosen, values_and_gradients(_library_conv1d, x, kernel, stride, weight), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
     forward = jax.jit(lambda x, kernel: conv1d(x, kernel, stride)).trace(x, kernel)
-    products = {p: forward.lower(lowering_platforms=(p,)).as_text().count("stablehlo.dot") for p in ("cpu", "tpu")}
+    products = {
+        p: forward.lower(lowering_platforms=(p,)).as_text().count("stablehlo.dot")
+        for p in ("cpu", "tpu")
+    }
     assert products["cpu"] >= 9, "the split form: three products for each halving"
     assert products["tpu"] <= 1
 
@@ -66,7 +82,11 @@ def test_convolution_is_a_sum_over_taps(length, stride, width):
     x, kernel = rng.normal(size=(2, length, 3)), rng.normal(size=(width, 3, 4))
     padded = np.pad(x, [(0, 0), (width // 2, width // 2), (0, 0)])
     expected = np.stack(
-        [np.einsum("mkc,kcd->md", padded[:, p : p + width], kernel) for p in range(0, length, stride)], axis=1
+        [
+            np.einsum("mkc,kcd->md", padded[:, p : p + width], kernel)
+            for p in range(0, length, stride)
+        ],
+        axis=1,
     )
     found = conv1d(jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32), stride)
     np.testing.assert_allclose(found, expected, atol=2e-5)

@@ -64,15 +64,21 @@ def test_padding_changes_nothing_bit_for_bit(params):
     jax.tree.map(np.testing.assert_array_equal, _run(params, dirty, mask), (predicted, last))
     more_predicted, more_last = _run(params, _tokens(9), beat_mask(COUNTS, 9))
     np.testing.assert_array_equal(more_last, last)
-    np.testing.assert_array_equal(np.asarray(more_predicted)[:, :6][mask], np.asarray(predicted)[mask])
+    np.testing.assert_array_equal(
+        np.asarray(more_predicted)[:, :6][mask], np.asarray(predicted)[mask]
+    )
 
 
 def test_the_state_stands_still_after_the_last_beat(params):
     predicted, last = _run(params, _tokens(9), beat_mask(COUNTS, 9))
     readout = params["step"]["readout"]
     for b, count in enumerate(COUNTS):
-        np.testing.assert_array_equal(predicted[b, count:], np.broadcast_to(predicted[b, count - 1], (9 - count, 5)))
-        np.testing.assert_allclose(predicted[b, -1], last[b] @ readout["kernel"] + readout["bias"], atol=1e-5)
+        np.testing.assert_array_equal(
+            predicted[b, count:], np.broadcast_to(predicted[b, count - 1], (9 - count, 5))
+        )
+        np.testing.assert_allclose(
+            predicted[b, -1], last[b] @ readout["kernel"] + readout["bias"], atol=1e-5
+        )
     assert np.abs(np.diff(predicted[2, :6], axis=0)).max(1).min() > 1e-4  # and it does move before
 
 
@@ -87,7 +93,8 @@ def test_gradient_reaches_the_first_token_from_every_beat(params):
         assert np.isfinite(gradient).all()
         reached = np.abs(gradient[:, 0]).max(-1) > 0
         np.testing.assert_array_equal(reached, beat < COUNTS)
-        assert np.all(gradient[:, 1:] == 0)  # it is fed its own predictions, not the encoder's tokens
+        # it is fed its own predictions, not the encoder's tokens
+        assert np.all(gradient[:, 1:] == 0)
 
 
 def test_two_layers_are_a_plain_loop_and_dropout_is_between_them():

@@ -1,4 +1,5 @@
-"""The building blocks give what their library counterparts give, and padding or place in the batch changes nothing."""
+"""The building blocks give what their library counterparts give, and padding or place in the batch
+changes nothing."""
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +17,21 @@ def _norm(kind="batch", channels=3, seed=0):
         "bias": rng.normal(size=channels).astype(np.float32),
     }
     stats = {"mean": np.full(channels, 0.5, np.float32), "var": np.full(channels, 3.0, np.float32)}
-    return Norm(kind), {"params": params, "batch_stats": stats}, x, np.array([1, 1, 0, 1, 0, 1], bool)
+    return (
+        Norm(kind),
+        {"params": params, "batch_stats": stats},
+        x,
+        np.array([1, 1, 0, 1, 0, 1], bool),
+    )
 
 
 def test_norm_standardises_the_valid_beats():
     norm, variables, x, valid = _norm()
     y, _ = norm.apply(variables, x, 0.0, valid, True, mutable=["batch_stats"])
     inside, params = x[valid], variables["params"]
-    expected = (inside - inside.mean((0, 1))) / np.sqrt(inside.var((0, 1)) + 1e-5) * params["scale"] + params["bias"]
+    expected = (inside - inside.mean((0, 1))) / np.sqrt(inside.var((0, 1)) + 1e-5) * params[
+        "scale"
+    ] + params["bias"]
     np.testing.assert_allclose(y[valid], expected, atol=1e-5)
 
 
@@ -33,7 +41,9 @@ def test_padding_changes_neither_norm_nor_its_gradients_nor_running_statistics()
     @jax.jit
     def everything(x):
         def loss(params, x):
-            y, updates = norm.apply({**variables, "params": params}, x, 0.0, valid, True, mutable=["batch_stats"])
+            y, updates = norm.apply(
+                {**variables, "params": params}, x, 0.0, valid, True, mutable=["batch_stats"]
+            )
             y = jnp.where(valid[:, None, None], y, 0.0)
             return jnp.sum(y**3), (y, updates)
 
@@ -48,7 +58,9 @@ def test_running_statistics_follow_the_momentum_and_serve_evaluation():
     norm, variables, x, valid = _norm()
     _, updates = norm.apply(variables, x, 0.0, valid, True, mutable=["batch_stats"])
     old, new, inside = variables["batch_stats"], updates["batch_stats"], x[valid]
-    np.testing.assert_allclose(new["mean"], 0.9 * old["mean"] + 0.1 * inside.mean((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(
+        new["mean"], 0.9 * old["mean"] + 0.1 * inside.mean((0, 1)), rtol=1e-5
+    )
     np.testing.assert_allclose(new["var"], 0.9 * old["var"] + 0.1 * inside.var((0, 1)), rtol=1e-5)
     y = norm.apply(variables, x, 0.0, valid, False)
     params = variables["params"]
@@ -99,7 +111,11 @@ def test_dropout_keeps_its_share_in_beats_and_in_places_and_keeps_the_mean():
     rate, seeds = 0.1, np.arange(400)  # neighbouring seeds, the worst case for a hash
     kept = _kept(seeds, rate=rate)
     assert set(np.unique(kept)) == {np.float32(0), np.float32(1) / np.float32(1 - rate)}
-    for share, draws in (((kept > 0).mean(), kept.size), ((kept > 0).mean((1, 2)), 384), ((kept > 0).mean(0), 400)):
+    for share, draws in (
+        ((kept > 0).mean(), kept.size),
+        ((kept > 0).mean((1, 2)), 384),
+        ((kept > 0).mean(0), 400),
+    ):
         error = np.sqrt(rate * (1 - rate) / draws)
         assert np.abs(share - (1 - rate)).max() < 5 * error
     assert keyed_dropout(kept, seeds, 0, 0.0) is kept

@@ -71,7 +71,9 @@ def test_ecg_term_is_the_weighted_error_on_hidden_leads(case, reduction):
                 reference += weight * (target**2).sum()
                 elements += batch["length"][g, k]
         scale = max(elements, 1) if reduction == "mean" else 1
-        np.testing.assert_allclose([error[g, r], power[g, r]], [expected / scale, reference / scale], rtol=1e-5)
+        np.testing.assert_allclose(
+            [error[g, r], power[g, r]], [expected / scale, reference / scale], rtol=1e-5
+        )
     assert error[1, 2] == 0  # three leads, all of them visible: nothing to predict
 
 
@@ -80,7 +82,10 @@ def test_vcg_term_is_the_error_over_valid_beats(case, reduction):
     batch, outputs = case
     error, power = vcg_terms(outputs, batch, reduction)
     for g, r, beats in _records(batch):
-        real, decoded = outputs["vcg"][g, beats].astype(np.float64), outputs["vcg_decoded"][g, beats]
+        real, decoded = (
+            outputs["vcg"][g, beats].astype(np.float64),
+            outputs["vcg_decoded"][g, beats],
+        )
         scale = max(real.size, 1) if reduction == "mean" else 1
         expected = [((decoded - real) ** 2).sum() / scale, (real**2).sum() / scale]
         np.testing.assert_allclose([error[g, r], power[g, r]], expected, rtol=1e-5)
@@ -92,9 +97,15 @@ def test_temporal_term_is_huber_on_token_steps(case, reduction):
     found = temporal_term(outputs, reduction, 0.7)
     for g, r, beats in _records(batch):
         n = len(beats)
-        difference = np.diff(outputs["predicted"][g, r, :n], axis=0) - np.diff(outputs["tokens"][g, r, :n], axis=0)
-        total = sum(0.5 * e * e if abs(e) <= 0.7 else 0.7 * (abs(e) - 0.35) for e in difference.ravel())
-        np.testing.assert_allclose(found[g, r], total / (max(difference.size, 1) if reduction == "mean" else 1), 1e-5)
+        difference = np.diff(outputs["predicted"][g, r, :n], axis=0) - np.diff(
+            outputs["tokens"][g, r, :n], axis=0
+        )
+        total = sum(
+            0.5 * e * e if abs(e) <= 0.7 else 0.7 * (abs(e) - 0.35) for e in difference.ravel()
+        )
+        np.testing.assert_allclose(
+            found[g, r], total / (max(difference.size, 1) if reduction == "mean" else 1), 1e-5
+        )
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -104,12 +115,20 @@ def test_rhythm_term_is_the_error_on_hidden_ratios_and_on_statistics(reduction):
     mask = np.arange(SLOTS) < np.array([6, 4, 1, 0, 5, 3])[:, None]
     hidden = mask & (rng.random(mask.shape) < 0.4)
     ratio, statistics = rng.normal(size=(6, SLOTS)), rng.normal(size=(6, 4))
-    outputs = {"rr": rr, "rr_mask": mask, "rr_hidden": hidden, "rr_ratio": ratio, "rr_statistics": statistics}
+    outputs = {
+        "rr": rr,
+        "rr_mask": mask,
+        "rr_hidden": hidden,
+        "rr_ratio": ratio,
+        "rr_statistics": statistics,
+    }
     found = np.asarray(rhythm_term(jax.tree.map(jnp.asarray, outputs), (2, 3), reduction)).ravel()
     for b in range(6):
         r = rr[b][mask[b]]
         real = [r.mean(), r.std(), np.ptp(r), r.std() / r.mean()] if len(r) else [0] * 4
-        errors = [(ratio[b, n] - np.log(rr[b, n] / r.mean())) ** 2 for n in np.flatnonzero(hidden[b])]
+        errors = [
+            (ratio[b, n] - np.log(rr[b, n] / r.mean())) ** 2 for n in np.flatnonzero(hidden[b])
+        ]
         squares = (statistics[b] - real) ** 2
         if reduction == "sum":
             expected = sum(errors) + squares.sum()
@@ -124,19 +143,30 @@ def test_mixed_reduction_divides_by_the_items_of_the_whole_batch(case):
     records = batch["num_beats"] > 0
     of_batch = lambda term: float(np.asarray(term)[records].mean())  # noqa: E731
     hidden = (mask_leads(batch["lead_mask"]) & ~mask_leads(VISIBLE)).sum(-1)
-    samples = sum(int(hidden[g, r] * batch["length"][g, list(beats)].sum()) for g, r, beats in _records(batch))
+    samples = sum(
+        int(hidden[g, r] * batch["length"][g, list(beats)].sum()) for g, r, beats in _records(batch)
+    )
     error, power = ecg_terms(outputs, batch, VISIBLE, "mixed")
     sums = ecg_terms(outputs, batch, VISIBLE, "sum")
-    np.testing.assert_allclose([of_batch(error), of_batch(power)], [x.sum() / samples for x in sums], rtol=1e-5)
+    np.testing.assert_allclose(
+        [of_batch(error), of_batch(power)], [x.sum() / samples for x in sums], rtol=1e-5
+    )
     total = float(vcg_terms(outputs, batch, "sum")[0].sum())
-    assert of_batch(vcg_terms(outputs, batch, "mixed")[0]) == pytest.approx(total / sum(COUNTS), rel=1e-5)
+    assert of_batch(vcg_terms(outputs, batch, "mixed")[0]) == pytest.approx(
+        total / sum(COUNTS), rel=1e-5
+    )
     total = float(temporal_term(outputs, "sum", 0.7).sum())
     transitions = sum(max(n - 1, 0) for n in COUNTS)
-    assert of_batch(temporal_term(outputs, "mixed", 0.7)) == pytest.approx(total / transitions, rel=1e-5)
-    later = temporal_term({**outputs, "first_predicted": 1}, "mixed", 0.7)  # the step from slot 0 to 1 is not counted
+    assert of_batch(temporal_term(outputs, "mixed", 0.7)) == pytest.approx(
+        total / transitions, rel=1e-5
+    )
+    # the step from slot 0 to 1 is not counted
+    later = temporal_term({**outputs, "first_predicted": 1}, "mixed", 0.7)
     steps = np.diff(outputs["predicted"] - outputs["tokens"], axis=2)[:, :, 1:]
     both = outputs["mask"][:, :, 2:]
-    assert of_batch(later) == pytest.approx(np.asarray(huber(steps, 0.7))[both].sum() / both.sum(), rel=1e-5)
+    assert of_batch(later) == pytest.approx(
+        np.asarray(huber(steps, 0.7))[both].sum() / both.sum(), rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "mixed"])
@@ -147,12 +177,15 @@ def test_base_term_is_the_error_of_slot_1(case, reduction):
     for g, r, beats in _records(batch):
         lifted = outputs["vcg"][g, beats[1]] if len(beats) > 1 else np.zeros((P, 3))
         square = (decoded[g, r] - lifted) ** 2
-        assert float(found[g, r]) == pytest.approx(square.sum() if reduction == "sum" else square.mean(), rel=1e-5)
+        assert float(found[g, r]) == pytest.approx(
+            square.sum() if reduction == "sum" else square.mean(), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("lengths", [(P, P, P, P), (5, 12, P, 20)])
 def test_patch_error_is_the_full_length_error_where_interpolation_is_exact(lengths):
-    """Beats of P samples are the record's own samples; and a constant offset is the same at any length."""
+    """Beats of P samples are the record's own samples; and a constant offset is the same at any
+    length."""
     rng = np.random.default_rng(0)
     length = np.array(lengths, np.int32)
     start = np.cumsum(length) - length
@@ -164,7 +197,11 @@ def test_patch_error_is_the_full_length_error_where_interpolation_is_exact(lengt
         inside = np.arange(total) - np.repeat(start, length)
         signal = np.repeat(level, length, axis=1) + np.repeat(slope, length, axis=1) * inside / 10
     beats = cut_beats(signal, start, length, P)
-    offset = rng.normal(size=beats.shape) if same else np.broadcast_to(rng.normal(size=(4, 12, 1)), beats.shape)
+    offset = (
+        rng.normal(size=beats.shape)
+        if same
+        else np.broadcast_to(rng.normal(size=(4, 12, 1)), beats.shape)
+    )
     restored = stitch_beats(beats + offset, start, length, total)
     batch = {
         "beats": beats[None].astype(np.float32),
@@ -181,7 +218,9 @@ def test_patch_error_is_the_full_length_error_where_interpolation_is_exact(lengt
     hidden = ~mask_leads(visible[0, 0])
     np.testing.assert_allclose(stitch_beats(beats, start, length, total), signal, atol=1e-9)
     expected = ((restored - signal)[hidden] ** 2).sum()
-    np.testing.assert_allclose(ecg_terms(outputs, batch, visible, "sum")[0][0, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        ecg_terms(outputs, batch, visible, "sum")[0][0, 0], expected, rtol=1e-5
+    )
     mean = ((restored - signal)[hidden] ** 2).mean()
     np.testing.assert_allclose(ecg_terms(outputs, batch, visible, "mean")[0][0, 0], mean, rtol=1e-5)
 
@@ -189,21 +228,27 @@ def test_patch_error_is_the_full_length_error_where_interpolation_is_exact(lengt
 def test_only_hidden_leads_of_valid_beats_get_gradient(case):
     batch, outputs = case
     gradient = np.asarray(
-        jax.grad(lambda ecg: ecg_terms({**outputs, "ecg": ecg}, batch, VISIBLE, "sum")[0].sum())(outputs["ecg"])
+        jax.grad(lambda ecg: ecg_terms({**outputs, "ecg": ecg}, batch, VISIBLE, "sum")[0].sum())(
+            outputs["ecg"]
+        )
     )
     wanted = np.zeros(gradient.shape[:3], bool)
     for g, r, beats in _records(batch):
         wanted[g, beats] = mask_leads(batch["lead_mask"][g, r]) & ~mask_leads(VISIBLE[g, r])
     np.testing.assert_array_equal(np.abs(gradient).max(-1) > 0, wanted)
     decoded = outputs["vcg_decoded"]
-    gradient = jax.grad(lambda x: vcg_terms({**outputs, "vcg_decoded": x}, batch, "sum")[0].sum())(decoded)
+    gradient = jax.grad(lambda x: vcg_terms({**outputs, "vcg_decoded": x}, batch, "sum")[0].sum())(
+        decoded
+    )
     np.testing.assert_array_equal(np.abs(gradient).max((-1, -2)) > 0, outputs["valid"])
 
 
 def test_missing_leads_and_padding_cannot_change_a_term(case):
     batch, outputs = case
     row, _, valid = owners(batch)
-    absent = ~np.take_along_axis(mask_leads(batch["lead_mask"]), row[..., None], 1) | ~valid[..., None]
+    absent = (
+        ~np.take_along_axis(mask_leads(batch["lead_mask"]), row[..., None], 1) | ~valid[..., None]
+    )
     dirty_batch = {**batch, "beats": np.where(absent[..., None], np.nan, batch["beats"])}
     dirty = {
         **outputs,
@@ -212,11 +257,21 @@ def test_missing_leads_and_padding_cannot_change_a_term(case):
         "predicted": np.where(outputs["mask"][..., None], outputs["predicted"], -1e6),
     }
     config = SimpleNamespace(
-        reduction="sum", lambda_ecg=1.0, lambda_vcg=0.5, lambda_temp=0.1, lambda_rhythm=0.0, huber_delta=1.0
+        reduction="sum",
+        lambda_ecg=1.0,
+        lambda_vcg=0.5,
+        lambda_temp=0.1,
+        lambda_rhythm=0.0,
+        huber_delta=1.0,
     )
-    plain, found = loss_terms(outputs, batch, VISIBLE, config), loss_terms(dirty, dirty_batch, VISIBLE, config)
+    plain, found = (
+        loss_terms(outputs, batch, VISIBLE, config),
+        loss_terms(dirty, dirty_batch, VISIBLE, config),
+    )
     jax.tree.map(np.testing.assert_array_equal, plain, found)
-    np.testing.assert_allclose(plain["loss"], plain["ecg"] + 0.5 * plain["vcg"] + 0.1 * plain["temp"], rtol=1e-6)
+    np.testing.assert_allclose(
+        plain["loss"], plain["ecg"] + 0.5 * plain["vcg"] + 0.1 * plain["temp"], rtol=1e-6
+    )
     assert np.all(plain["loss"][batch["num_beats"] == 0] == 0)
 
 
@@ -228,11 +283,15 @@ def test_no_gradient_into_the_temporal_target(case):
     tokens, predicted = jax.grad(term, (0, 1))(outputs["tokens"], outputs["predicted"])
     assert np.all(tokens == 0)
     reached = np.abs(predicted).max(-1) > 0
-    np.testing.assert_array_equal(reached, outputs["mask"] & (outputs["mask"].sum(-1, keepdims=True) > 1))
+    np.testing.assert_array_equal(
+        reached, outputs["mask"] & (outputs["mask"].sum(-1, keepdims=True) > 1)
+    )
 
 
 def test_huber_is_smooth_where_its_two_branches_meet():
-    slope = jax.vmap(jax.grad(lambda x: huber(x, 0.7)))(jnp.array([-9.0, -0.7001, -0.2, 0.0, 0.6999, 0.7001, 9.0]))
+    slope = jax.vmap(jax.grad(lambda x: huber(x, 0.7)))(
+        jnp.array([-9.0, -0.7001, -0.2, 0.0, 0.6999, 0.7001, 9.0])
+    )
     np.testing.assert_allclose(slope, [-0.7, -0.7, -0.2, 0.0, 0.7, 0.7, 0.7], atol=2e-4)
 
 

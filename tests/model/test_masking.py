@@ -5,7 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lvcg_jax.model.masking import beat_mask, beat_owner, masked_mean, masked_sum, to_beats, to_packed, to_records
+from lvcg_jax.model.masking import (
+    beat_mask,
+    beat_owner,
+    masked_mean,
+    masked_sum,
+    to_beats,
+    to_packed,
+    to_records,
+)
 
 COUNTS = np.random.default_rng(1).integers(0, 6, (5, 3, 4)).astype(np.int32)
 COUNTS[0, 0] = 0  # a group without any beat
@@ -22,10 +30,14 @@ def test_masked_values_cannot_reach_the_mean_or_its_gradient(poison):
     expected = [row[m].mean() if m.any() else 0.0 for row, m in zip(x, mask, strict=True)]
     poisoned = np.where(mask, x, poison).astype(np.float32)
     np.testing.assert_allclose(masked_mean(poisoned, mask, 1), expected, rtol=1e-6)
-    np.testing.assert_allclose(masked_sum(poisoned, mask, 1), np.where(mask, x, 0).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(
+        masked_sum(poisoned, mask, 1), np.where(mask, x, 0).sum(1), rtol=1e-5
+    )
     gradient = jax.grad(lambda v: (masked_mean(v, mask, 1) ** 2).sum())(poisoned)
     counts = np.maximum(mask.sum(1, keepdims=True), 1)
-    np.testing.assert_allclose(gradient, mask * 2 * np.array(expected)[:, None] / counts, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        gradient, mask * 2 * np.array(expected)[:, None] / counts, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_masked_mean_broadcasts_its_mask():
@@ -66,7 +78,11 @@ def test_to_records_and_to_packed_are_inverse(spare):
 
 def test_to_records_keeps_the_type():
     num_beats = np.array([[2, 1]], np.int32)
-    for values in (np.array([[True, False, True]]), np.array([[1, 2, 3]], np.int32), np.ones((1, 3), np.float32)):
+    for values in (
+        np.array([[True, False, True]]),
+        np.array([[1, 2, 3]], np.int32),
+        np.ones((1, 3), np.float32),
+    ):
         assert to_records(jnp.asarray(values), num_beats, 3).dtype == values.dtype
 
 

@@ -1,4 +1,5 @@
-"""The whole model: sizes, what may and what must not change its outputs, and where the gradient goes."""
+"""The whole model: sizes, what may and what must not change its outputs, and where the gradient
+goes."""
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +22,13 @@ P = CONFIG.preprocess.beat_samples
 LEAD_MASKS = (4095, 4095, 0b101111111011, 4095, 0b000111111111, 4095)
 RECORDS = random_records(COUNTS, P, 0, LEAD_MASKS)
 BATCH = pack(RECORDS, groups=1, capacity=26)
-VISIBLE = np.array([[0b000010000011, 0b10010010, 0b100000100010, 0b111, 0b10001001, 0b110000000001]], np.int32)
+VISIBLE = np.array(
+    [[0b000010000011, 0b10010010, 0b100000100010, 0b111, 0b10001001, 0b110000000001]], np.int32
+)
 KEY = jax.random.key(3)
 
-# Gradients that are zero by algebra: a bias before a batch norm, and one that shifts all attention scores alike.
+# Gradients that are zero by algebra: a bias before a batch norm, and one that shifts all attention
+# scores alike.
 BEFORE_NORM = ("stem_conv", "conv1", "conv2", "shortcut_conv", "out_conv")
 
 
@@ -39,19 +43,24 @@ def _embed(variables, batch, visible, slots=SLOTS):
 
 
 def _value_and_gradient(config):
-    """(variables, batch, visible, key) -> (terms, new statistics), gradient, in training mode, jitted."""
+    """(variables, batch, visible, key) -> (terms, new statistics), gradient, in training mode,
+    jitted."""
     model = make_model(config)
 
     def loss(params, batch_stats, batch, visible, key):
         variables = {"params": params, "batch_stats": batch_stats}
-        outputs, updates = model.apply(variables, batch, visible, key, SLOTS, mutable=["batch_stats"])
+        outputs, updates = model.apply(
+            variables, batch, visible, key, SLOTS, mutable=["batch_stats"]
+        )
         terms = loss_terms(outputs, batch, visible, config.loss)
         return terms["loss"].mean(), (terms, updates["batch_stats"])
 
     both = jax.jit(jax.value_and_grad(loss, has_aux=True))
 
     def run(variables, batch, visible, key):
-        (_, aux), gradient = both(variables["params"], variables["batch_stats"], batch, visible, key)
+        (_, aux), gradient = both(
+            variables["params"], variables["batch_stats"], batch, visible, key
+        )
         return aux, gradient
 
     return run
@@ -63,13 +72,17 @@ def train():
 
 
 def _leaves(tree):
-    return {"/".join(k.key for k in path): np.asarray(x) for path, x in jax.tree.leaves_with_path(tree)}
+    return {
+        "/".join(k.key for k in path): np.asarray(x) for path, x in jax.tree.leaves_with_path(tree)
+    }
 
 
 def _close(found, expected, tolerance=1e-5):
     """Equal within a share of the largest value of the array."""
     found, expected = np.asarray(found), np.asarray(expected)
-    np.testing.assert_allclose(found, expected, atol=tolerance * max(1.0, np.abs(expected).max()), rtol=0)
+    np.testing.assert_allclose(
+        found, expected, atol=tolerance * max(1.0, np.abs(expected).max()), rtol=0
+    )
 
 
 # ---- sizes
@@ -79,13 +92,18 @@ def test_paper_model_has_the_published_numbers_of_parameters():
     config = get_config("paper")
     model = make_model(config)
     batch = pack(random_records((2, 3), 128), groups=1, capacity=5)
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch, batch["lead_mask"], None, 20))
+    shapes = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), batch, batch["lead_mask"], None, 20)
+    )
     size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))  # noqa: E731
     params = shapes["params"]
     assert size(params["encoder"]) == 6_466_848
     assert size(params["decoder"]) == 462_979
-    assert set(params) == {"encoder", "temporal", "decoder", "rhythm"}  # the geometry has no parameter
-    parts = jax.eval_shape(lambda v: model.apply(v, batch, batch["lead_mask"], 20, method="embed"), shapes)
+    # the geometry has no parameter
+    assert set(params) == {"encoder", "temporal", "decoder", "rhythm"}
+    parts = jax.eval_shape(
+        lambda v: model.apply(v, batch, batch["lead_mask"], 20, method="embed"), shapes
+    )
     assert sum(parts[name].shape[-1] for name in ("structure", "dynamics", "rhythm")) == 640
 
 
@@ -101,7 +119,8 @@ def test_decoder_blocks_must_make_the_beats_samples():
 
 def test_differentiable_lift_is_the_table():
     a, every = lead_matrix("paper"), mask_leads(np.arange(4096))
-    for eps, tolerance in ((1e-2, 1e-4), (1e-4, 5e-3)):  # float32 of a matrix with condition number up to 1 / eps
+    # float32 of a matrix with condition number up to 1 / eps
+    for eps, tolerance in ((1e-2, 1e-4), (1e-4, 5e-3)):
         found = tikhonov_lift(jnp.asarray(a, jnp.float32), every, eps)
         expected = lift_table(a, eps)
         scale = np.abs(expected).max((1, 2), keepdims=True) + 1e-6
@@ -111,7 +130,9 @@ def test_differentiable_lift_is_the_table():
 def test_differentiable_lift_has_finite_gradients_on_every_subset():
     every = mask_leads(np.arange(4096))
     a = jnp.asarray(lead_matrix("paper"), jnp.float32)
-    gradient = jax.vmap(jax.grad(lambda a, visible: (tikhonov_lift(a, visible, 1e-4) ** 2).sum()), (None, 0))(a, every)
+    gradient = jax.vmap(
+        jax.grad(lambda a, visible: (tikhonov_lift(a, visible, 1e-4) ** 2).sum()), (None, 0)
+    )(a, every)
     assert np.isfinite(gradient).all()
     assert np.all(np.asarray(gradient)[~every] == 0)  # directions of invisible leads do not matter
 
@@ -123,7 +144,9 @@ def test_learnable_geometry_starts_as_the_fixed_one_and_gets_gradient(variables)
     model = make_model(config)
     row, _, valid = owners(BATCH)
     params = {**variables["params"], "directions": jnp.asarray(lead_matrix("paper"), jnp.float32)}
-    lift = lambda params: model.apply({"params": params}, BATCH["beats"], VISIBLE, row, method="lift")  # noqa: E731
+    lift = lambda params: model.apply(
+        {"params": params}, BATCH["beats"], VISIBLE, row, method="lift"
+    )
     matrices = lift_matrix(lead_matrix("paper"), mask_leads(VISIBLE[0]), 1e-2)[row[0]]
     expected = np.einsum("mkl,mlp->mpk", matrices, BATCH["beats"][0].astype(np.float64))
     _close(lift(params)[0][valid[0]], expected[valid[0]], 1e-4)
@@ -135,7 +158,9 @@ def test_lift_and_project_are_the_geometry(variables):
     row, _, valid = owners(BATCH)
     lifted = np.asarray(MODEL.apply(variables, BATCH["beats"], VISIBLE, row, method="lift"))
     for m in np.flatnonzero(valid[0]):
-        matrix = lift_matrix(lead_matrix("paper"), mask_leads(VISIBLE[0, row[0, m]]), CONFIG.geometry.eps)
+        matrix = lift_matrix(
+            lead_matrix("paper"), mask_leads(VISIBLE[0, row[0, m]]), CONFIG.geometry.eps
+        )
         _close(lifted[0, m].T, matrix @ BATCH["beats"][0, m].astype(np.float64))
     projected = MODEL.apply(variables, lifted, method="project")
     _close(projected[0, 4], lead_matrix("paper") @ lifted[0, 4].T)
@@ -183,9 +208,13 @@ def test_structure_is_the_mean_token_and_every_part_differs_between_records(embe
 
 
 def test_rhythm_part_uses_complete_intervals_unless_told_otherwise(variables, embedding):
-    longer = [{**r, "length": np.where(r["complete"], r["length"], r["length"] + 30)} for r in RECORDS]
+    longer = [
+        {**r, "length": np.where(r["complete"], r["length"], r["length"] + 30)} for r in RECORDS
+    ]
     batch = pack(longer, groups=1, capacity=26)
-    np.testing.assert_array_equal(_embed(variables, batch, batch["lead_mask"])["rhythm"], embedding["rhythm"])
+    np.testing.assert_array_equal(
+        _embed(variables, batch, batch["lead_mask"])["rhythm"], embedding["rhythm"]
+    )
     config = tiny_config()
     config.model.rhythm_intervals = "all"
     model = make_model(config)
@@ -210,7 +239,10 @@ def test_an_invisible_leads_samples_cannot_reach_the_encoder(variables, value):
 
 def test_reconstructions_are_the_two_decoded_tokens_projected(variables):
     reconstruct = jax.jit(
-        lambda v: [MODEL.apply(v, BATCH, VISIBLE, SLOTS, s, method="reconstruct") for s in ("predicted", "encoded")]
+        lambda v: [
+            MODEL.apply(v, BATCH, VISIBLE, SLOTS, s, method="reconstruct")
+            for s in ("predicted", "encoded")
+        ]
     )
     predicted, encoded = reconstruct(variables)
     outputs = jax.jit(lambda v: MODEL.apply(v, BATCH, VISIBLE, None, SLOTS))(variables)
@@ -219,7 +251,8 @@ def test_reconstructions_are_the_two_decoded_tokens_projected(variables):
     _close(encoded, np.einsum("lk,gmpk->gmlp", lead_matrix("paper"), outputs["vcg_decoded"]))
     assert np.abs(predicted - encoded).max() > 1e-2
     assert outputs["vcg"].shape == outputs["vcg_decoded"].shape == (1, 26, P, 3)
-    _close(np.asarray(predicted)[0, 3, 2], np.asarray(predicted[0, 3, 1] - predicted[0, 3, 0]))  # III = II - I
+    # III = II - I
+    _close(np.asarray(predicted)[0, 3, 2], np.asarray(predicted[0, 3, 1] - predicted[0, 3, 0]))
     with pytest.raises(KeyError):
         MODEL.apply(variables, BATCH, VISIBLE, SLOTS, "other", method="reconstruct")
 
@@ -261,7 +294,9 @@ def test_lambda_rhythm_trains_the_rhythm_encoder():
 def test_packed_layout_and_one_record_a_group_train_alike(variables, train):
     (terms, statistics), gradient = train(variables, BATCH, VISIBLE, KEY)
     padded = pack(RECORDS, groups=6, capacity=SLOTS, padding=9.0)  # [b,n]: the plain padded layout
-    (other_terms, other_statistics), other_gradient = train(variables, padded, VISIBLE.reshape(6, 1), KEY)
+    (other_terms, other_statistics), other_gradient = train(
+        variables, padded, VISIBLE.reshape(6, 1), KEY
+    )
     for name, term in terms.items():
         _close(other_terms[name].ravel() / np.abs(term).max(), term.ravel() / np.abs(term).max())
     jax.tree.map(_close, other_statistics, statistics)
@@ -273,7 +308,9 @@ def test_training_does_not_depend_on_order_padding_or_missing_leads(variables, t
     (terms, statistics), gradient = train(variables, BATCH, VISIBLE, KEY)
     scale = max(np.abs(x).max() for x in jax.tree.leaves(gradient))
     row, _, valid = owners(BATCH)
-    missing = ~np.take_along_axis(mask_leads(BATCH["lead_mask"]), row[..., None], 1) & valid[..., None]
+    missing = (
+        ~np.take_along_axis(mask_leads(BATCH["lead_mask"]), row[..., None], 1) & valid[..., None]
+    )
     assert missing.any()
     dirty = np.where(missing[..., None], np.float16(np.nan), BATCH["beats"])
     dirty = np.where(valid[..., None, None], dirty, np.float16(6e4))
@@ -282,7 +319,10 @@ def test_training_does_not_depend_on_order_padding_or_missing_leads(variables, t
     (other_terms, _), other_gradient = train(
         variables, pack(RECORDS[::-1], groups=1, capacity=26), VISIBLE[:, ::-1], KEY
     )
-    _close(other_terms["loss"][:, ::-1] / np.abs(terms["loss"]).max(), terms["loss"] / np.abs(terms["loss"]).max())
+    _close(
+        other_terms["loss"][:, ::-1] / np.abs(terms["loss"]).max(),
+        terms["loss"] / np.abs(terms["loss"]).max(),
+    )
     jax.tree.map(lambda a, b: _close(a / scale, b / scale), other_gradient, gradient)
 
 
@@ -307,5 +347,7 @@ def test_blocks_computed_again_give_the_same_gradient(variables, train):
     """Dropout draws the same masks again; parameters and running statistics are where they were."""
     config = tiny_config()
     config.model.remat = True
-    usual, again = (run(variables, BATCH, VISIBLE, KEY) for run in (train, _value_and_gradient(config)))
+    usual, again = (
+        run(variables, BATCH, VISIBLE, KEY) for run in (train, _value_and_gradient(config))
+    )
     jax.tree.map(_close, again, usual)

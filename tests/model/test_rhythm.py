@@ -51,7 +51,8 @@ def test_statistics_are_numpys():
 def test_a_difference_never_spans_a_masked_interval():
     rr = np.array([[0.8, 5.0, 1.0, 1.2]], np.float32)
     mask = np.array([[True, False, True, True]])
-    np.testing.assert_allclose(rr_difference_statistics(rr, mask), [[0.2, 0.0]], atol=1e-6)  # 0.2 s, mean interval 1 s
+    # 0.2 s, mean interval 1 s
+    np.testing.assert_allclose(rr_difference_statistics(rr, mask), [[0.2, 0.0]], atol=1e-6)
 
 
 def test_log_ratios_and_their_basis():
@@ -61,16 +62,21 @@ def test_log_ratios_and_their_basis():
     assert np.all(found[~MASK] == 0) and np.abs(found).max() <= 2
     basis = np.asarray(sinusoidal_basis(jnp.array([0.1, -0.4]), 8))
     k = np.arange(1, 9)
-    np.testing.assert_allclose(basis[1], [*np.sin(-0.4 * np.pi * k), *np.cos(-0.4 * np.pi * k)], atol=1e-5)
+    np.testing.assert_allclose(
+        basis[1], [*np.sin(-0.4 * np.pi * k), *np.cos(-0.4 * np.pi * k)], atol=1e-5
+    )
 
 
 def test_padding_and_masked_values_change_nothing(params):
     plain = _encode(params, RR, MASK)
     for junk in (1e6, np.nan):
-        np.testing.assert_array_equal(_encode(params, np.where(MASK, RR, junk).astype(np.float32), MASK), plain)
+        np.testing.assert_array_equal(
+            _encode(params, np.where(MASK, RR, junk).astype(np.float32), MASK), plain
+        )
     wide = [np.pad(x, [(0, 0), (0, 14)]) for x in (RR, MASK)]
     np.testing.assert_allclose(_encode(params, *wide), plain, atol=1e-5)
-    np.testing.assert_allclose(_encode(params, RR[2:3], MASK[2:3]), plain[2:3], atol=1e-5)  # batch mates
+    # batch mates
+    np.testing.assert_allclose(_encode(params, RR[2:3], MASK[2:3]), plain[2:3], atol=1e-5)
 
 
 def test_every_valid_interval_counts(params):
@@ -93,7 +99,8 @@ def test_values_and_gradients_are_finite_in_every_case(params):
 
 
 def test_hidden_intervals_stay_out_of_the_sequence_branches(params):
-    """With the statistics branch cut off, which hears the whole rhythm, hidden intervals only set the mean."""
+    """With the statistics branch cut off, which hears the whole rhythm, hidden intervals only set
+    the mean."""
     blind = {**params, "stats1": jax.tree.map(jnp.zeros_like, params["stats1"])}
     hidden = np.zeros_like(MASK)
     hidden[0, 2], hidden[0, 3] = True, True

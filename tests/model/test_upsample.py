@@ -1,4 +1,5 @@
-"""Up-sampling is the library's, and the convolution that up-samples is the one after the other, edges included."""
+"""Up-sampling is the library's, and the convolution that up-samples is the one after the other,
+edges included."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ def test_upsampling_is_linear_with_half_pixel_centres_and_clamped_edges():
     library = jax.image.resize(x, (2, 10, 3), "linear")
     np.testing.assert_allclose(upsample2(x), library, atol=1e-6)
     at = (np.arange(10) + 0.5) / 2 - 0.5
-    np.testing.assert_allclose(upsample2(x)[0, :, 0], np.interp(at, np.arange(5), x[0, :, 0]), atol=1e-6)
+    np.testing.assert_allclose(
+        upsample2(x)[0, :, 0], np.interp(at, np.arange(5), x[0, :, 0]), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("width", [1, 3, 5, 7, 9])
@@ -41,4 +44,6 @@ def test_half_precision_stays_half_precision(length):
     x, kernel = jnp.ones((3, length, 2), jnp.bfloat16), jnp.ones((5, 2, 4), jnp.bfloat16)
     found = upsampled_conv1d(x, kernel)
     assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found.astype(jnp.float32), conv1d(upsample2(x), kernel).astype(jnp.float32), rtol=0.02)
+    np.testing.assert_allclose(
+        found.astype(jnp.float32), conv1d(upsample2(x), kernel).astype(jnp.float32), rtol=0.02
+    )

@@ -1,4 +1,5 @@
-"""Training views: uniform over the allowed subsets, and a matter of the record and the step only."""
+"""Training views: uniform over the allowed subsets, and a matter of the record and the step
+only."""
 
 import jax
 import numpy as np
@@ -37,9 +38,13 @@ def test_bit_masks_become_booleans_in_the_order_of_leads():
 
 def test_views_are_uniform_over_the_subsets_between_records_and_between_steps():
     uid = np.random.default_rng(0).integers(2**32, size=20_000, dtype=np.uint32)
-    statistic, bound = _chi_square(np.asarray(_draw(0, uid, np.full(20_000, ALL, np.int32))), SUBSETS)
+    statistic, bound = _chi_square(
+        np.asarray(_draw(0, uid, np.full(20_000, ALL, np.int32))), SUBSETS
+    )
     assert statistic < bound
-    steps = jax.vmap(lambda step: _draw(step, uid[:1], np.array([ALL], np.int32))[0])(np.arange(20_000))
+    steps = jax.vmap(lambda step: _draw(step, uid[:1], np.array([ALL], np.int32))[0])(
+        np.arange(20_000)
+    )
     statistic, bound = _chi_square(np.asarray(steps), SUBSETS)
     assert statistic < bound
 
@@ -49,7 +54,9 @@ def test_views_are_uniform_over_what_a_record_allows():
     allowed = SUBSETS[(SUBSETS & ~available) == 0]
     assert 10 < len(allowed) < 40
     uid = np.arange(8_000, dtype=np.uint32)  # neighbouring uids
-    statistic, bound = _chi_square(np.asarray(_draw(1, uid, np.full(8_000, available, np.int32))), allowed)
+    statistic, bound = _chi_square(
+        np.asarray(_draw(1, uid, np.full(8_000, available, np.int32))), allowed
+    )
     assert statistic < bound
 
 
@@ -61,7 +68,9 @@ def test_a_view_depends_on_uid_and_step_only():
     order = rng.permutation(64)
     np.testing.assert_array_equal(_draw(7, uid[order], available), together[order])
     np.testing.assert_array_equal(_draw(7, uid[5:6], available[:1]), together[5:6])
-    np.testing.assert_array_equal(_draw(7, uid.reshape(4, 16), available.reshape(4, 16)), together.reshape(4, 16))
+    np.testing.assert_array_equal(
+        _draw(7, uid.reshape(4, 16), available.reshape(4, 16)), together.reshape(4, 16)
+    )
     assert (np.asarray(_draw(8, uid, available)) != together).mean() > 0.9
     assert len(np.unique(jax.random.key_data(record_keys(jax.random.key(0), uid)), axis=0)) == 64
 
@@ -90,4 +99,6 @@ def test_views_never_show_a_missing_lead():
     available = rng.integers(0, 4096, 3000).astype(np.int32)
     views = np.asarray(_draw(4, np.arange(3000, dtype=np.uint32), available))
     assert np.all(views & ~available == 0)
-    np.testing.assert_array_equal(mask_leads(views).sum(1), np.minimum(mask_leads(available).sum(1), 3))
+    np.testing.assert_array_equal(
+        mask_leads(views).sum(1), np.minimum(mask_leads(available).sum(1), 3)
+    )

@@ -1,4 +1,5 @@
-"""Fine-tuning: the head alone leaves the encoder as it is, then everything moves; deterministic, blind to padding."""
+"""Fine-tuning: the head alone leaves the encoder as it is, then everything moves; deterministic,
+blind to padding."""
 
 import json
 
@@ -32,7 +33,9 @@ def task(table):
 @pytest.fixture
 def make(embedder, shards_dir, table, task):
     def make(epochs, learning_rate=1e-3):
-        return FineTune(embedder, shards_dir, table, task.rows, epochs, learning_rate, progress=False)
+        return FineTune(
+            embedder, shards_dir, table, task.rows, epochs, learning_rate, progress=False
+        )
 
     return make
 
@@ -44,10 +47,15 @@ def rows_of(task):
 
 
 def changed(a, b):
-    return [not np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+    return [
+        not np.array_equal(x, y)
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    ]
 
 
-def test_head_alone_is_the_ridge_probe_and_leaves_the_encoder_bit_identical(make, embedder, table, task):
+def test_head_alone_is_the_ridge_probe_and_leaves_the_encoder_bit_identical(
+    make, embedder, table, task
+):
     train, y, val, y_val, test = rows_of(task)
     tune = make(epochs=0)
     params, _, epoch = tune.tune(train, y, val, y_val, 0)
@@ -57,11 +65,14 @@ def test_head_alone_is_the_ridge_probe_and_leaves_the_encoder_bit_identical(make
     x = table.embedding[task.rows]
     head, _ = fit_ridge(x[train], y, x[val], y_val, 0, STRENGTHS)
     _, scores, _ = tune(train, y, val, y_val, test, 0)
-    np.testing.assert_allclose(scores, head(x[test]), atol=1e-3)  # the same records in the same order, embedded anew
+    # the same records in the same order, embedded anew
+    np.testing.assert_allclose(scores, head(x[test]), atol=1e-3)
 
 
 def begin(tune, train, y, val, y_val):
-    params, fixed = tune.start(fit_ridge(tune._features[train], y, tune._features[val], y_val, 0, STRENGTHS)[0])
+    params, fixed = tune.start(
+        fit_ridge(tune._features[train], y, tune._features[val], y_val, 0, STRENGTHS)[0]
+    )
     return params, tune._tx.init(params), fixed
 
 
@@ -74,7 +85,9 @@ def test_full_phase_moves_encoder_and_head_but_not_decoder_or_norm_statistics(ma
         params, state, loss = tune.step(params, state, fixed, train[:64], y[:64])
         losses.append(float(loss))
     assert losses[-1] < losses[0]
-    assert sum(changed(params["backbone"], start["backbone"])) > 0.9 * len(jax.tree.leaves(start["backbone"]))
+    assert sum(changed(params["backbone"], start["backbone"])) > 0.9 * len(
+        jax.tree.leaves(start["backbone"])
+    )
     assert all(changed(params["head"], start["head"]))
     assert not any(changed(before, fixed)) and not set(before["params"]) & set(params["backbone"])
 
@@ -87,8 +100,14 @@ def test_rows_that_fill_a_batch_change_no_score_and_no_update(make, task):
     np.testing.assert_allclose(tune.scores(start, fixed, val)[:3], alone, atol=1e-4)
     fill, losses = np.full(10, -1), []
     for rows, labels in (
-        (np.concatenate([train[:54], fill]), np.concatenate([y[:54], np.ones((10, y.shape[1]), bool)])),
-        (np.concatenate([fill, train[:54]]), np.concatenate([np.zeros((10, y.shape[1]), bool), y[:54]])),
+        (
+            np.concatenate([train[:54], fill]),
+            np.concatenate([y[:54], np.ones((10, y.shape[1]), bool)]),
+        ),
+        (
+            np.concatenate([fill, train[:54]]),
+            np.concatenate([np.zeros((10, y.shape[1]), bool), y[:54]]),
+        ),
     ):
         losses.append(float(tune.step(start, state, fixed, rows, labels)[2]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -111,7 +130,13 @@ def test_all_splits_are_one_list_in_the_order_of_the_table(shards_dir, table):
 
 def test_command_tunes_scores_and_writes_predictions(trained_run, shards_dir, tmp_path):
     out, scores = tmp_path / "tuned.json", tmp_path / "scores.csv"
-    flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}", "--protocol=finetune", "--task=rhythm", "--seeds=1"]
+    flags = [
+        f"--checkpoint={trained_run}",
+        f"--data={shards_dir}",
+        "--protocol=finetune",
+        "--task=rhythm",
+        "--seeds=1",
+    ]
     flags += ["--fractions=1", "--epochs=2", "--learning_rate=1e-3", "--resamples=20"]
     done = run("lvcg_jax.probe", *flags, f"--out={out}", f"--predictions={scores}")
     assert done.returncode == 0, done.stderr[-2000:]

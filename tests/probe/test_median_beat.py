@@ -1,4 +1,5 @@
-"""The no-learning control: it must be a fair opponent, so it must be exact and must not look at test rows."""
+"""The no-learning control: it must be a fair opponent, so it must be exact and must not look at
+test rows."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,9 @@ def test_partial_and_outlying_beats_do_not_move_the_median_beat():
     np.testing.assert_array_equal(median_beat.median_beat(one), median_beat.median_beat(spoiled))
     same = one | {"beats": np.repeat(one["beats"][1:2], 9, axis=0)}
     same["beats"][4] = 1000.0
-    np.testing.assert_array_equal(median_beat.median_beat(same), one["beats"][1].astype(np.float32).ravel())
+    np.testing.assert_array_equal(
+        median_beat.median_beat(same), one["beats"][1].astype(np.float32).ravel()
+    )
 
 
 def test_record_without_complete_beat_uses_what_it_has():
@@ -46,7 +49,9 @@ def test_missing_lead_is_zero_whatever_is_stored_there():
 
 def test_sizes_are_logarithms_and_a_missing_lead_gets_the_mean():
     scale = np.linspace(0.1, 0.5, 12)
-    sizes = median_beat.log_sizes({"lead_mask": 4095 & ~(1 << 7), "scale": np.where(np.arange(12) == 7, 0.0, scale)})
+    sizes = median_beat.log_sizes(
+        {"lead_mask": 4095 & ~(1 << 7), "scale": np.where(np.arange(12) == 7, 0.0, scale)}
+    )
     present = np.arange(12) != 7
     np.testing.assert_allclose(sizes[present], np.log(scale[present]), rtol=1e-6)
     np.testing.assert_allclose(sizes[7], np.log(scale[present]).mean(), rtol=1e-6)
@@ -57,8 +62,13 @@ def test_rr_features_are_seconds_of_complete_beats():
     expected = [0.95, np.std([0.8, 1.0, 0.9, 1.1]), 0.8, 1.1, np.std([0.8, 1.0, 0.9, 1.1]) / 0.95]
     expected += [np.sqrt((0.04 + 0.01 + 0.04) / 3), 4]
     np.testing.assert_allclose(median_beat.rr_features(one), expected, rtol=1e-6)
-    np.testing.assert_allclose(median_beat.rr_features(one, rate=200)[:4], np.array(expected)[:4] / 2, rtol=1e-6)
-    assert median_beat.rr_features(example(complete=np.eye(6, dtype=bool)[2]))[[1, 5]].tolist() == [0, 0]
+    np.testing.assert_allclose(
+        median_beat.rr_features(one, rate=200)[:4], np.array(expected)[:4] / 2, rtol=1e-6
+    )
+    assert median_beat.rr_features(example(complete=np.eye(6, dtype=bool)[2]))[[1, 5]].tolist() == [
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("rows", [30, 400])
@@ -67,7 +77,9 @@ def test_pca_equals_scikit_learn_for_few_and_many_rows(rows):
     x = rng.normal(size=(rows, 60)) * np.linspace(3, 0.1, 60)
     ours, theirs = scaling.fit_pca(x, 10), PCA(10, svd_solver="full").fit(x)
     np.testing.assert_allclose(np.abs(ours.project(x)), np.abs(theirs.transform(x)), atol=1e-4)
-    np.testing.assert_allclose(ours.variance / ours.total_variance, theirs.explained_variance_ratio_, rtol=1e-6)
+    np.testing.assert_allclose(
+        ours.variance / ours.total_variance, theirs.explained_variance_ratio_, rtol=1e-6
+    )
     np.testing.assert_array_equal(ours.project(x), scaling.fit_pca(x.copy(), 10).project(x))
 
 

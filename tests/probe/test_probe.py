@@ -1,4 +1,5 @@
-"""The probe behind every table: fair subsets, no leak, right numbers, and a clear word on anything left out."""
+"""The probe behind every table: fair subsets, no leak, right numbers, and a clear word on anything
+left out."""
 
 import csv
 import json
@@ -22,7 +23,8 @@ CLASSES = ["AF", "MI", "NORM"]
 
 
 def planted(seed=0, patients=300, d=20, noise=1.0):
-    """Two records a patient; three classes that are linear in the first features; splits by patient."""
+    """Two records a patient; three classes that are linear in the first features; splits by
+    patient."""
     rng = np.random.default_rng(seed)
     m = 2 * patients
     x = rng.normal(size=(m, d)).astype(np.float32) * rng.uniform(0.5, 2, d).astype(np.float32)
@@ -40,9 +42,18 @@ def run(features, labels, groups, splits, **options):
 
 def table(seed=0, **changes):
     x, labels, groups, splits = planted(seed)
-    rows = [{"diagnosis": [name for name, yes in zip(CLASSES, row, strict=True) if yes]} for row in labels]
+    rows = [
+        {"diagnosis": [name for name, yes in zip(CLASSES, row, strict=True) if yes]}
+        for row in labels
+    ]
     ids = np.array([f"r{i:04d}" for i in range(len(x))])
-    values = {"record_id": ids, "patient_id": groups, "split": splits, "labels": rows, "embedding": x}
+    values = {
+        "record_id": ids,
+        "patient_id": groups,
+        "split": splits,
+        "labels": rows,
+        "embedding": x,
+    }
     values |= {"parts": {"structure": 12, "dynamics": 8}, "metadata": {"preprocess_hash": "abc"}}
     return Table(**(values | changes))
 
@@ -88,7 +99,9 @@ def test_more_features_than_rows_are_solved_too():
     labels = x[:, :3] > 0
     score, _ = fit_ridge(x[:60], labels[:60], x[60:], labels[60:], 0, (0.1,))
     standard = (x - x[:60].mean(0)) / x[:60].std(0)
-    reference = LogisticRegression(C=1 / (60 * 0.1), tol=1e-8, max_iter=1000).fit(standard[:60], labels[:60, 0])
+    reference = LogisticRegression(C=1 / (60 * 0.1), tol=1e-8, max_iter=1000).fit(
+        standard[:60], labels[:60, 0]
+    )
     np.testing.assert_allclose(score(x)[:, 0], reference.decision_function(standard), atol=0.02)
 
 
@@ -112,9 +125,12 @@ def test_a_large_useless_part_does_not_drown_the_others():
 def test_signal_is_found_and_noise_scores_a_half():
     x, labels, groups, splits = planted(patients=600)
     noise = np.random.default_rng(9).normal(size=x.shape).astype(np.float32)
-    result = run({"signal": x, "noise": noise}, labels, groups, splits, fractions=(0.1, 1.0), seeds=2)
+    result = run(
+        {"signal": x, "noise": noise}, labels, groups, splits, fractions=(0.1, 1.0), seeds=2
+    )
     cells = {(cell["model"], cell["fraction"]): cell for cell in result["cells"]}
-    best = auroc.macro_auroc(labels[splits == "test"], x[splits == "test", :3])[0]  # the planted direction itself
+    # the planted direction itself
+    best = auroc.macro_auroc(labels[splits == "test"], x[splits == "test", :3])[0]
     assert cells["signal", 1.0]["macro_auroc"] > best - 0.02
     assert 0.7 < cells["signal", 0.1]["macro_auroc"] < cells["signal", 1.0]["macro_auroc"]
     assert abs(cells["noise", 1.0]["macro_auroc"] - 0.5) < 0.08
@@ -144,7 +160,9 @@ def test_scores_equal_scikit_learn_on_the_same_scores(protocol):
         for seed, value in enumerate(cell["per_seed"]):
             _, classes, scores = kept["model", cell["fraction"], seed]
             assert classes == CLASSES
-            assert value == pytest.approx(roc_auc_score(labels[splits == "test"], scores, average="macro"), abs=1e-12)
+            assert value == pytest.approx(
+                roc_auc_score(labels[splits == "test"], scores, average="macro"), abs=1e-12
+            )
 
 
 def test_f1_is_that_of_validation_thresholds_beside_always_yes():
@@ -153,7 +171,12 @@ def test_f1_is_that_of_validation_thresholds_beside_always_yes():
     kept = {}
     cell = run(x, labels, groups, splits, on_scores=listen(kept))["cells"][0]
     score, _ = fit_ridge(
-        x[splits == "train"], labels[splits == "train"], x[splits == "validation"], y_val, 0, STRENGTHS
+        x[splits == "train"],
+        labels[splits == "train"],
+        x[splits == "validation"],
+        y_val,
+        0,
+        STRENGTHS,
     )
     val_scores, test_scores = score(x[splits == "validation"]), kept["model", 1.0, 0][2]
     expected = []
@@ -165,7 +188,10 @@ def test_f1_is_that_of_validation_thresholds_beside_always_yes():
         always = f1_score(y_test[:, c], np.ones(len(y_test)))
         assert cell["per_class"][name]["f1_always_yes"] == pytest.approx(always)
     assert cell["macro_f1"] == pytest.approx(np.mean(expected), abs=0.01)
-    assert cell["f1_low"] < cell["macro_f1"] < cell["f1_high"] and cell["macro_f1"] > cell["f1_always_yes"]
+    assert (
+        cell["f1_low"] < cell["macro_f1"] < cell["f1_high"]
+        and cell["macro_f1"] > cell["f1_always_yes"]
+    )
 
 
 def test_class_without_validation_positives_has_auroc_but_no_f1():
@@ -174,7 +200,9 @@ def test_class_without_validation_positives_has_auroc_but_no_f1():
     result = run(x, labels, groups, splits)
     cell = result["cells"][0]
     assert cell["per_class"]["MI"]["f1"] is None and cell["per_class"]["MI"]["auroc"] > 0.6
-    assert cell["macro_f1"] == pytest.approx(np.mean([cell["per_class"][name]["f1"] for name in ("AF", "NORM")]))
+    assert cell["macro_f1"] == pytest.approx(
+        np.mean([cell["per_class"][name]["f1"] for name in ("AF", "NORM")])
+    )
     assert any("MI" in note and "no F1" in note for note in result["notes"])
     json.dumps(result, allow_nan=False)
 
@@ -197,7 +225,9 @@ def test_windows_of_a_record_are_scored_together():
 def test_several_features_under_one_name_are_averaged():
     x, labels, groups, splits = planted()
     noise = np.random.default_rng(8).normal(size=x.shape).astype(np.float32)
-    both, first, second = (run(f, labels, groups, splits)["cells"][0] for f in ({"m": [x, noise]}, x, noise))
+    both, first, second = (
+        run(f, labels, groups, splits)["cells"][0] for f in ({"m": [x, noise]}, x, noise)
+    )
     assert both["per_fit"] == [first["macro_auroc"], second["macro_auroc"]]
     assert both["macro_auroc"] == pytest.approx((first["macro_auroc"] + second["macro_auroc"]) / 2)
     assert both["low"] < both["macro_auroc"] < both["high"]
@@ -209,17 +239,26 @@ def test_row_and_class_order_change_nothing():
     rows, columns = np.random.default_rng(2).permutation(len(x)), [1, 2, 0]
     names = [CLASSES[c] for c in columns]
     two = run(
-        x[rows], labels[rows][:, columns], groups[rows], splits[rows], fractions=(1.0, 0.1), seeds=2, class_names=names
+        x[rows],
+        labels[rows][:, columns],
+        groups[rows],
+        splits[rows],
+        fractions=(1.0, 0.1),
+        seeds=2,
+        class_names=names,
     )
     for a, b in zip(one["cells"], two["cells"], strict=True):
         assert a["macro_auroc"] == pytest.approx(b["macro_auroc"], abs=1e-3)
         assert (a["low"], a["high"]) == pytest.approx((b["low"], b["high"]), abs=1e-3)
-        assert a["per_class"]["MI"]["auroc"] == pytest.approx(b["per_class"]["MI"]["auroc"], abs=1e-3)
+        assert a["per_class"]["MI"]["auroc"] == pytest.approx(
+            b["per_class"]["MI"]["auroc"], abs=1e-3
+        )
 
 
 def test_scale_and_shift_of_features_change_nothing_in_ridge():
     x, labels, groups, splits = planted()
-    moved = np.concatenate([x * 50 + 7, np.full((len(x), 2), 3.0, np.float32)], 1)  # and two constant features
+    # and two constant features
+    moved = np.concatenate([x * 50 + 7, np.full((len(x), 2), 3.0, np.float32)], 1)
     one, two = (run(f, labels, groups, splits)["cells"][0]["macro_auroc"] for f in (x, moved))
     assert one == pytest.approx(two, abs=2e-3)
 
@@ -229,8 +268,13 @@ def test_ridge_and_paper_agree_whatever_the_scale_and_a_fit_cut_short_is_reporte
     ridge = run(x, labels, groups, splits, resamples=20)["cells"][0]
     paper = run(0.001 * x, labels, groups, splits, resamples=20, protocol="paper")["cells"][0]
     assert abs(ridge["macro_auroc"] - paper["macro_auroc"]) < 0.015
-    release = run(0.001 * x, labels, groups, splits, resamples=20, protocol="release", fractions=(0.02, 1.0))
-    assert any("0.02 of the labels: model was still improving after 50 epochs" in note for note in release["notes"])
+    release = run(
+        0.001 * x, labels, groups, splits, resamples=20, protocol="release", fractions=(0.02, 1.0)
+    )
+    assert any(
+        "0.02 of the labels: model was still improving after 50 epochs" in note
+        for note in release["notes"]
+    )
 
 
 def test_class_absent_from_a_split_is_named_and_left_out():
@@ -257,12 +301,20 @@ def test_small_subset_is_reported():
             lambda x, y, g, s: (x, y, g, np.where(s == "validation", "train", s)),
             "no labelled row in the validation split",
         ),
-        (lambda x, y, g, s: (x, y, np.full(len(g), "p"), s), "patient p is in the train split and in another"),
+        (
+            lambda x, y, g, s: (x, y, np.full(len(g), "p"), s),
+            "patient p is in the train split and in another",
+        ),
         (lambda x, y, g, s: (x, np.zeros_like(y), g, s), "no class has positive and negative rows"),
         (lambda x, y, g, s: (x[:-1], y, g, s), "do not match"),
         (lambda x, y, g, s: (np.where(x > 2, np.nan, x), y, g, s), "not finite"),
         (
-            lambda x, y, g, s: (x, y, g, np.where((s == "train") & (np.cumsum(s == "train") > 4), "-", s)),
+            lambda x, y, g, s: (
+                x,
+                y,
+                g,
+                np.where((s == "train") & (np.cumsum(s == "train") > 4), "-", s),
+            ),
             "4 training rows are too few for 3 classes",
         ),
     ],
@@ -277,14 +329,22 @@ def test_table_survives_the_file(tmp_path):
     save_table(tmp_path / "emb.npz", one)
     two = load_table(tmp_path / "emb.npz")
     np.testing.assert_array_equal(one.embedding, two.embedding)
-    assert two.keys[0] == "r0000#0" and one.labels == two.labels and one.tasks == two.tasks == {"diagnosis": CLASSES}
+    assert (
+        two.keys[0] == "r0000#0"
+        and one.labels == two.labels
+        and one.tasks == two.tasks == {"diagnosis": CLASSES}
+    )
     assert one.parts == two.parts and two.metadata == {"preprocess_hash": "abc"}
 
 
 def test_file_that_is_not_ours_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such embeddings file"):
         load_table(tmp_path / "absent.npz")
-    for name, data in {"text.npz": b"hello", "empty.npz": b"", "zip.npz": b"PK\x03\x04broken"}.items():
+    for name, data in {
+        "text.npz": b"hello",
+        "empty.npz": b"",
+        "zip.npz": b"PK\x03\x04broken",
+    }.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(InputError, match=name):
             load_table(tmp_path / name)
@@ -301,7 +361,9 @@ def test_file_that_is_not_ours_is_refused(tmp_path):
 def test_control_is_joined_by_record_and_must_match():
     one, order = table(), np.random.default_rng(4).permutation(600)
     fields = ("record_id", "patient_id", "split", "embedding")
-    shuffled = {name: getattr(one, name)[order] for name in fields} | {"labels": [one.labels[i] for i in order]}
+    shuffled = {name: getattr(one, name)[order] for name in fields} | {
+        "labels": [one.labels[i] for i in order]
+    }
     np.testing.assert_array_equal(align_features(one, table(**shuffled), "c"), one.embedding)
     renamed = one.record_id.copy()
     renamed[7] = "x1"
@@ -317,14 +379,29 @@ def test_command_prints_a_table_and_writes_json(tmp_path, capsys):
     random = table(embedding=np.random.default_rng(5).normal(size=(600, 20)).astype(np.float32))
     save_table(tmp_path / "random.npz", random)
     out = tmp_path / "out" / "probe.json"
-    flags = [f"--embeddings={tmp_path / 'emb.npz'}", f"--control=random={tmp_path / 'random.npz'}", f"--out={out}"]
-    probing_door.main([*flags, "--fractions=0.1,1", "--seeds=2", "--resamples=50", "--parts", "--per_class"])
+    flags = [
+        f"--embeddings={tmp_path / 'emb.npz'}",
+        f"--control=random={tmp_path / 'random.npz'}",
+        f"--out={out}",
+    ]
+    probing_door.main(
+        [*flags, "--fractions=0.1,1", "--seeds=2", "--resamples=50", "--parts", "--per_class"]
+    )
     printed = capsys.readouterr().out
-    assert "| diagnosis | embedding |" in printed and "| diagnosis | embedding - random | +" in printed
+    assert (
+        "| diagnosis | embedding |" in printed and "| diagnosis | embedding - random | +" in printed
+    )
     assert "embedding: dynamics only" in printed and "| diagnosis | MI | random |" in printed
     result = json.loads(out.read_text())["results"][0]
-    assert result["models"] == ["embedding", "embedding: structure only", "embedding: dynamics only", "random"]
-    with pytest.raises(InputError, match="no record is labelled for task 'rhythm'; the file has diagnosis"):
+    assert result["models"] == [
+        "embedding",
+        "embedding: structure only",
+        "embedding: dynamics only",
+        "random",
+    ]
+    with pytest.raises(
+        InputError, match="no record is labelled for task 'rhythm'; the file has diagnosis"
+    ):
         probing_door.main([*flags, "--task=rhythm"])
     with pytest.raises(InputError, match="NAME=FILE"):
         probing_door.main([flags[0], "--control=random.npz"])
@@ -337,8 +414,13 @@ def write_csv(path, columns, rows):
 
 def test_labels_and_splits_of_a_csv_replace_those_of_the_file(tmp_path):
     one = table()
-    rows = [[r, "a;b" if i % 3 else "", ("train", "test")[i % 2]] for i, r in enumerate(one.record_id[:-2])]
-    path = write_csv(tmp_path / "labels.csv", ["record_id", "diagnosis", "split"], [*rows, ["x9", "a", "train"]])
+    rows = [
+        [r, "a;b" if i % 3 else "", ("train", "test")[i % 2]]
+        for i, r in enumerate(one.record_id[:-2])
+    ]
+    path = write_csv(
+        tmp_path / "labels.csv", ["record_id", "diagnosis", "split"], [*rows, ["x9", "a", "train"]]
+    )
     joined, notes = join_labels(one, path)
     assert joined.tasks == {"diagnosis": ["a", "b"]} and joined.labels[0] == {"diagnosis": []}
     assert joined.labels[1] == {"diagnosis": ["a", "b"]} and joined.labels[-1] == {}
@@ -349,10 +431,16 @@ def test_labels_and_splits_of_a_csv_replace_those_of_the_file(tmp_path):
 
 def test_labels_by_patient_reach_all_records_and_keep_the_other_tasks(tmp_path):
     one = table()
-    path = write_csv(tmp_path / "l.csv", ["patient_id", "sepsis"], [[p, "yes"] for p in np.unique(one.patient_id)[:9]])
+    path = write_csv(
+        tmp_path / "l.csv",
+        ["patient_id", "sepsis"],
+        [[p, "yes"] for p in np.unique(one.patient_id)[:9]],
+    )
     joined, _ = join_labels(one, path)
     assert sum(row.get("sepsis") == ["yes"] for row in joined.labels) == 18
-    assert joined.split.tolist() == one.split.tolist() and all("diagnosis" in row for row in joined.labels)
+    assert joined.split.tolist() == one.split.tolist() and all(
+        "diagnosis" in row for row in joined.labels
+    )
 
 
 @pytest.mark.parametrize(
@@ -374,7 +462,10 @@ def test_csv_that_cannot_be_joined_says_why(tmp_path, text, words):
 def test_embeddings_without_splits_are_split_by_patient():
     one = table(split=np.full(600, ""))
     split, notes = ensure_splits(one)
-    assert set(split.split) == {"train", "validation", "test"} and 0.7 < (split.split == "train").mean() < 0.9
+    assert (
+        set(split.split) == {"train", "validation", "test"}
+        and 0.7 < (split.split == "train").mean() < 0.9
+    )
     assert "80/10/10" in notes[0]
     for patient in np.unique(one.patient_id)[:50]:
         assert len(set(split.split[one.patient_id == patient])) == 1
@@ -386,11 +477,20 @@ def test_command_joins_a_csv_and_writes_predictions(tmp_path, capsys):
     save_table(tmp_path / "emb.npz", one)
     _, labels, _, _ = planted()
     rows = [[r, "AF" if yes else ""] for r, yes in zip(one.record_id, labels[:, 0], strict=True)]
-    csv_file, scores = write_csv(tmp_path / "labels.csv", ["record_id", "af"], rows), tmp_path / "deep" / "scores.csv"
+    csv_file, scores = (
+        write_csv(tmp_path / "labels.csv", ["record_id", "af"], rows),
+        tmp_path / "deep" / "scores.csv",
+    )
     with pytest.raises(InputError, match="no record carries labels"):
         probing_door.main([f"--embeddings={tmp_path / 'emb.npz'}"])
-    flags = [f"--embeddings={tmp_path / 'emb.npz'}", f"--labels={csv_file}", f"--out={tmp_path / 'probe.json'}"]
-    probing_door.main([*flags, "--fractions=0.1,1", "--seeds=2", "--resamples=20", f"--predictions={scores}"])
+    flags = [
+        f"--embeddings={tmp_path / 'emb.npz'}",
+        f"--labels={csv_file}",
+        f"--out={tmp_path / 'probe.json'}",
+    ]
+    probing_door.main(
+        [*flags, "--fractions=0.1,1", "--seeds=2", "--resamples=20", f"--predictions={scores}"]
+    )
     assert "80/10/10" in capsys.readouterr().out
     result = json.loads((tmp_path / "probe.json").read_text())["results"][0]
     truth = dict(zip(one.record_id, labels[:, 0], strict=True))
@@ -398,7 +498,9 @@ def test_command_joins_a_csv_and_writes_predictions(tmp_path, capsys):
         written = [(truth[row["record_id"]], float(row["af:AF"])) for row in csv.DictReader(file)]
     assert len(written) == result["splits"]["test"]["rows"]
     cell = next(cell for cell in result["cells"] if cell["fraction"] == 1.0)
-    assert roc_auc_score(*zip(*written, strict=True)) == pytest.approx(cell["per_seed"][0], abs=1e-6)
+    assert roc_auc_score(*zip(*written, strict=True)) == pytest.approx(
+        cell["per_seed"][0], abs=1e-6
+    )
 
 
 def test_command_tells_one_class_labels_in_one_line(tmp_path):

@@ -1,4 +1,5 @@
-"""Derived leads: nothing hidden leaks in, every method does what it says, scores are those of the hidden leads."""
+"""Derived leads: nothing hidden leaks in, every method does what it says, scores are those of the
+hidden leads."""
 
 import json
 import os
@@ -20,9 +21,23 @@ from lvcg_jax.data.packing import record_batch
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
 from lvcg_jax.reconstruct import study
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
-from lvcg_jax.reconstruct.methods import METHODS, NO_NETWORK, SOURCES, make_methods, regression_matrix, signal_of
+from lvcg_jax.reconstruct.methods import (
+    METHODS,
+    NO_NETWORK,
+    SOURCES,
+    make_methods,
+    regression_matrix,
+    signal_of,
+)
 from lvcg_jax.reconstruct.scores import record_values, score_leads, summarise
-from lvcg_jax.reconstruct.views import Source, Windows, derive_rows, drawn_view, fixed_view, score_rows
+from lvcg_jax.reconstruct.views import (
+    Source,
+    Windows,
+    derive_rows,
+    drawn_view,
+    fixed_view,
+    score_rows,
+)
 from lvcg_jax.report.scores import reconstruction_section
 from lvcg_jax.stats import bootstrap
 
@@ -97,7 +112,9 @@ def test_copy_takes_the_closest_lead_with_its_sign():
     np.testing.assert_allclose(derived[8], x[7], atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "geometry"), [("geometry:paper", "paper"), ("geometry:dower", "dower")])
+@pytest.mark.parametrize(
+    ("name", "geometry"), [("geometry:paper", "paper"), ("geometry:dower", "dower")]
+)
 def test_pure_geometry_is_exact_for_a_dipole_in_its_unit(name, geometry):
     rng = np.random.default_rng(3)
     mv = lead_matrix(geometry) @ rng.normal(size=(3, 500))
@@ -115,7 +132,9 @@ def test_hidden_leads_reach_no_method(methods, entries):
     spoiled = window | {"signal": window["signal"].copy(), "beats": window["beats"].copy()}
     spoiled["signal"][hidden], spoiled["beats"][:, hidden] = np.nan, np.nan
     one, two = predict(methods, [window]), predict(methods, [spoiled])
-    assert list(one) == [name for method in methods for name in method.units] and set(one) == set(METHODS)
+    assert list(one) == [name for method in methods for name in method.units] and set(one) == set(
+        METHODS
+    )
     for name in one:
         np.testing.assert_array_equal(one[name][0], two[name][0])
 
@@ -155,7 +174,9 @@ def test_intervals_are_over_patients_and_differences_are_paired():
     wide = bootstrap.PatientBootstrap(np.repeat(np.arange(30), 20)).summary(values)
     narrow = bootstrap.PatientBootstrap(np.arange(600)).summary(values)
     assert wide["high"] - wide["low"] > 3 * (narrow["high"] - narrow["low"])
-    assert wide["mean"] == pytest.approx(values.mean()) and wide["low"] < wide["mean"] < wide["high"]
+    assert (
+        wide["mean"] == pytest.approx(values.mean()) and wide["low"] < wide["mean"] < wide["high"]
+    )
     mse = np.abs(rng.normal(size=(600, 12)))
     scores = {part: mse for part in ("mse", "mae", "r", "mse_mv", "mae_mv", "power_mv")}
     worse = scores | {"mse": mse + 0.1}
@@ -177,9 +198,13 @@ def test_draws_are_keyed_by_the_record_and_span_three_dimensions(entries):
 
 def test_a_missing_lead_is_no_target_and_a_missing_visible_lead_is_named(entries):
     lacking = [
-        type(e)(e.shards, e.index, e.record_id, e.window, e.patient_id, e.uid, 4095 & ~0b10) for e in entries[:1]
+        type(e)(e.shards, e.index, e.record_id, e.window, e.patient_id, e.uid, 4095 & ~0b10)
+        for e in entries[:1]
     ]
-    blind = [type(e)(e.shards, e.index, e.record_id, e.window, e.patient_id, e.uid, 1) for e in entries[1:2]]
+    blind = [
+        type(e)(e.shards, e.index, e.record_id, e.window, e.patient_id, e.uid, 1)
+        for e in entries[1:2]
+    ]
     view = fixed_view([*lacking, *blind, *entries[2:]], ["II", "V2", "V5"], A, 1e-4)
     assert not view.rows[0].hidden & 0b10
     assert [f["record_id"] for f in view.failures] == [entries[1].record_id]
@@ -199,20 +224,31 @@ def test_with_all_splits_nothing_is_fitted_on_the_patient_it_is_judged_on(shards
             self.patients = {w["patient_id"] for w in windows}
 
         def predict(self, windows):
-            seen.extend((w["patient_id"] in self.patients, w["record_id"], w["window"]) for w in windows)
+            seen.extend(
+                (w["patient_id"] in self.patients, w["record_id"], w["window"]) for w in windows
+            )
             return {"spy": [signal_of(w) for w in windows]}
 
     view = fixed_view(entries, ["I", "II"], A, 1e-4)
-    scores = study.evaluate([Source([Spy()])], view, entries, lambda: None, BeatErrors(view.rows, 0))
+    scores = study.evaluate(
+        [Source([Spy()])], view, entries, lambda: None, BeatErrors(view.rows, 0)
+    )
     assert not any(known for known, *_ in seen) and len(seen) == len(entries)
     assert scores["spy"]["mse"].shape == (len(entries), 12)
     np.testing.assert_allclose(record_values(scores["spy"])["mse"], 0, atol=1e-9)
 
 
-def test_command_writes_all_methods_and_another_run_in_the_same_units(trained_run, shards_dir, tmp_path):
+def test_command_writes_all_methods_and_another_run_in_the_same_units(
+    trained_run, shards_dir, tmp_path
+):
     """The run's own shards as --also must give its own numbers: predictions went to mV and back."""
     out, page = tmp_path / "out", tmp_path / "page.md"
-    where = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={out}", f"--page={page}"]
+    where = [
+        f"--checkpoint={trained_run}",
+        f"--data={shards_dir}",
+        f"--out={out}",
+        f"--page={page}",
+    ]
     more = [f"--also={trained_run}:{shards_dir}", "--limit=10", "--resamples=50", "--morphology=3"]
     assert command(*where, "--visible=I,II", "--k=5", *more) == 0
     results = json.loads((out / "metrics.json").read_text())
@@ -226,19 +262,31 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(trained_ru
         assert view["methods"]["zero"]["overall"]["r"]["mean"] is None
         assert view["first"] == "lvcg" and "minus_first" in view["methods"]["copy"]
         assert view["beat_rows"] == 3
-        assert view["methods"]["zero"]["beats"]["missed"]["mean"] == 1 and "beats" in view["methods"]["lvcg"]
+        assert (
+            view["methods"]["zero"]["beats"]["missed"]["mean"] == 1
+            and "beats" in view["methods"]["lvcg"]
+        )
     assert set(results["views"][0]["methods"]["lvcg"]["per_lead"]) == set(LEADS) - {"I", "II"}
     text = (out / "table.md").read_text()
     assert {row[0] for row in rows_of(text)} == {"method", *names}
-    assert "front-back" in text and "amplifies by up to" in text and "stitched from the stored beats" in text
+    assert (
+        "front-back" in text
+        and "amplifies by up to" in text
+        and "stitched from the stored beats" in text
+    )
     for word in ("best", "median", "worst"):
         assert (out / f"I_II-{word}.png").stat().st_size > 10_000
-    assert "<!-- section: reconstruct-synthetic -->" in page.read_text() and str(tmp_path) not in page.read_text()
+    assert (
+        "<!-- section: reconstruct-synthetic -->" in page.read_text()
+        and str(tmp_path) not in page.read_text()
+    )
     html = reconstruction_section(out)  # of lvcg_jax.report
     assert html.count("<svg") == 2 and all(name in html for name in names)
 
 
-def test_beats_of_the_truth_itself_are_measured_without_error_and_those_of_nothing_are_missed(entries):
+def test_beats_of_the_truth_itself_are_measured_without_error_and_those_of_nothing_are_missed(
+    entries,
+):
     class Truth:
         units = {"truth": "z", "nothing": "z"}  # noqa: RUF012
 
@@ -267,7 +315,9 @@ def test_a_stored_signal_is_the_truth(raw_corpus, tmp_path):
     ref = next(ref for ref in corpus.refs if ref.record_id == entries[0].record_id)
     record = corpus.load(ref)
     window = Preprocess().prepare(record.signal, record.rate, record.leads)[0]
-    np.testing.assert_allclose(truth, window.signal * window.scale[:, None] + window.offset[:, None], atol=5e-3)
+    np.testing.assert_allclose(
+        truth, window.signal * window.scale[:, None] + window.offset[:, None], atol=5e-3
+    )
 
 
 def one_record(raw_corpus):
@@ -275,7 +325,9 @@ def one_record(raw_corpus):
     return f"{ref.path}.hea", read_wfdb_record(ref.path)
 
 
-def test_one_record_becomes_a_wfdb_record_with_derived_leads_marked(trained_run, raw_corpus, tmp_path, capsys):
+def test_one_record_becomes_a_wfdb_record_with_derived_leads_marked(
+    trained_run, raw_corpus, tmp_path, capsys
+):
     path, record = one_record(raw_corpus)
     where = [f"--checkpoint={trained_run}", f"--record={path}", f"--out={tmp_path}", "--write_wfdb"]
     assert command(*where, "--visible=V2,i,II") == 0
@@ -283,21 +335,33 @@ def test_one_record_becomes_a_wfdb_record_with_derived_leads_marked(trained_run,
     assert "median of 80 training records" in said and "against the hidden leads" in said
     (header,) = tmp_path.glob("*_derived.hea")
     written = read_wfdb_record(str(header)[:-4])
-    assert written.names == [lead if lead in ("I", "II", "V2") else f"{lead} (derived)" for lead in LEADS]
+    assert written.names == [
+        lead if lead in ("I", "II", "V2") else f"{lead} (derived)" for lead in LEADS
+    ]
     assert any("derived by lvcg" in line and "V3" in line for line in written.comments)
-    assert any("Einthoven" in line and "aVF" in line and "V3" not in line for line in written.comments)
+    assert any(
+        "Einthoven" in line and "aVF" in line and "V3" not in line for line in written.comments
+    )
     one, two, three = written.signal[:, :3].T
     np.testing.assert_allclose(three, two - one, atol=2e-3)
     names = [name.upper() for name in record.names]
     (window,) = Preprocess().prepare(record.signal, record.rate, record.names)
-    np.testing.assert_allclose(two, window.signal[1] * window.scale[1] + window.offset[1], atol=2e-3)
+    np.testing.assert_allclose(
+        two, window.signal[1] * window.scale[1] + window.offset[1], atol=2e-3
+    )
     assert next(tmp_path.glob("*.png")).stat().st_size > 10_000
 
     spoiled = record.signal.copy()
-    spoiled[:, [names.index(f"V{k}") for k in (1, 3, 4, 5, 6)]] = 7 * np.random.default_rng(0).normal(
-        size=(len(spoiled), 5)
+    spoiled[:, [names.index(f"V{k}") for k in (1, 3, 4, 5, 6)]] = 7 * np.random.default_rng(
+        0
+    ).normal(size=(len(spoiled), 5))
+    np.savez(
+        tmp_path / "spoiled.npz",
+        signal=spoiled,
+        rate=record.rate,
+        unit="mV",
+        leads=np.array(record.names),
     )
-    np.savez(tmp_path / "spoiled.npz", signal=spoiled, rate=record.rate, unit="mV", leads=np.array(record.names))
     where[1] = f"--record={tmp_path / 'spoiled.npz'}"
     assert command(*where, "--visible=V2,I,II") == 0
     again = read_wfdb_record(str(tmp_path / "spoiled_derived"))
@@ -312,7 +376,13 @@ def test_a_flat_or_absent_visible_lead_of_one_record_is_named_and_the_others_go_
     columns = [names.index(lead) for lead in ("I", "V2", "V5")]
     signal = record.signal[:, columns].copy()
     signal[:, 1] = 0.25
-    np.savez(tmp_path / "few.npz", signal=signal, rate=record.rate, unit="mV", leads=np.array(["I", "V2", "V5"]))
+    np.savez(
+        tmp_path / "few.npz",
+        signal=signal,
+        rate=record.rate,
+        unit="mV",
+        leads=np.array(["I", "V2", "V5"]),
+    )
     where = [f"--checkpoint={trained_run}", f"--record={tmp_path / 'few.npz'}", f"--out={tmp_path}"]
     assert command(*where, "--visible=I,V2,V5,V6", "--methods=lvcg,geometry:dower") == 0
     said = capsys.readouterr().out
@@ -334,7 +404,12 @@ MISTAKES = {
 @pytest.mark.parametrize("flags", MISTAKES)
 def test_mistakes_are_told_in_one_line(trained_run, shards_dir, tmp_path, flags):
     with pytest.raises(InputError) as error:
-        command(f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={tmp_path}", *flags.split())
+        command(
+            f"--checkpoint={trained_run}",
+            f"--data={shards_dir}",
+            f"--out={tmp_path}",
+            *flags.split(),
+        )
     for word in MISTAKES[flags]:
         assert word in str(error.value)
 
@@ -345,19 +420,33 @@ def test_mistakes_with_one_record(trained_run, raw_corpus, tmp_path):
     with pytest.raises(InputError, match="nothing to derive"):
         command(*where, f"--record={path}")
     np.save(tmp_path / "short.npy", record.signal[: int(0.6 * record.rate), :2])
-    short = [f"--record={tmp_path / 'short.npy'}", f"--rate={record.rate}", "--unit=mV", "--lead_names=I,II"]
+    short = [
+        f"--record={tmp_path / 'short.npy'}",
+        f"--rate={record.rate}",
+        "--unit=mV",
+        "--lead_names=I,II",
+    ]
     with pytest.raises(InputError, match="too short"):
         command(*where, *short)
     with pytest.raises(InputError, match="none of V1"):
         command(*where, *short, "--visible=V1")
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptb in it")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptb in it"
+)
 def test_regression_and_copy_on_ptb_are_as_published(tmp_path):
-    """289 patients gave regression R2 .695 and MSE .357, copy R2 .482 and MSE .557 from II, V2, V5; fewer are here."""
+    """289 patients gave regression R2 .695 and MSE .357, copy R2 .482 and MSE .557 from II, V2, V5;
+    fewer are here."""
     corpus = open_corpus("ptb", os.path.join(os.environ["LVCG_REAL_DATA"], "ptb"))
     build(corpus, tmp_path / "data", Preprocess(), store_signal=True, workers=2, progress=False)
-    flags = [f"--data={tmp_path / 'data'}", f"--out={tmp_path}", "--split=all", "--visible=II,V2,V5", "--no_pictures"]
+    flags = [
+        f"--data={tmp_path / 'data'}",
+        f"--out={tmp_path}",
+        "--split=all",
+        "--visible=II,V2,V5",
+        "--no_pictures",
+    ]
     assert command(*flags, f"--methods={','.join(NO_NETWORK)}") == 0
     found = json.loads((tmp_path / "metrics.json").read_text())["views"][0]["methods"]
     assert list(found) == list(NO_NETWORK)

@@ -1,4 +1,5 @@
-"""lvcg report: both pages in a real browser, what they say of known records, and what is left out."""
+"""lvcg report: both pages in a real browser, what they say of known records, and what is left
+out."""
 
 import base64
 import json
@@ -50,10 +51,21 @@ def full_run(trained_run, model, shards_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "run"
     shutil.copytree(trained_run, folder)
     save_table(folder / "embeddings.npz", embed_dataset(model, shards_dir, progress=False))
-    flags = [f"--embeddings=LVCG={folder / 'embeddings.npz'}", f"--out={folder / 'probe.json'}", "--resamples=20"]
+    flags = [
+        f"--embeddings=LVCG={folder / 'embeddings.npz'}",
+        f"--out={folder / 'probe.json'}",
+        "--resamples=20",
+    ]
     probe_main([*flags, "--fractions=0.5,1", "--seeds=2", "--parts"])
-    methods = ["--methods=geometry:paper,copy,zero", "--no_pictures", "--resamples=20", "--limit=10"]
-    reconstruct_door.main([f"--data={shards_dir}", "--visible=II,V2,V5", f"--out={folder / 'leads'}", *methods])
+    methods = [
+        "--methods=geometry:paper,copy,zero",
+        "--no_pictures",
+        "--resamples=20",
+        "--limit=10",
+    ]
+    reconstruct_door.main(
+        [f"--data={shards_dir}", "--visible=II,V2,V5", f"--out={folder / 'leads'}", *methods]
+    )
     write_robustness(folder / "robustness")
     write_geometry(folder / "geometry.md")
     return folder
@@ -69,9 +81,16 @@ def run_html(full_run):
 def record_html(full_run, shards_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("record")
     path = dipole_record(folder / "we <i>ird.csv")
-    flags = [f"--checkpoint={full_run}", f"--reference={full_run / 'embeddings.npz'}", "--leads=I,II,V2"]
+    flags = [
+        f"--checkpoint={full_run}",
+        f"--reference={full_run / 'embeddings.npz'}",
+        "--leads=I,II,V2",
+    ]
     out = folder / "one.html"
-    assert report_door.main([f"--record={path}", "--rate=250", "--unit=mV", *flags, f"--out={out}"]) == 0
+    assert (
+        report_door.main([f"--record={path}", "--rate=250", "--unit=mV", *flags, f"--out={out}"])
+        == 0
+    )
     return out
 
 
@@ -92,7 +111,12 @@ def check_page(browser, path, width, dark):
     for command, words, drawings in figures:
         assert command.startswith("python -m lvcg_jax.") and words > 60 and drawings
         for across, high, label in drawings:
-            assert 150 < across <= width and high > 60 and len(label) > 10, (command, across, high, label)
+            assert 150 < across <= width and high > 60 and len(label) > 10, (
+                command,
+                across,
+                high,
+                label,
+            )
     blank = browser.run(
         "[...document.querySelectorAll('canvas')].filter(c => !c.getContext('2d').getImageData(0, 0, c.width, c.height)"
         ".data.some(v => v)).map(c => c.id)"
@@ -106,11 +130,29 @@ def test_run_report_in_a_browser(browser, run_html, width, dark):
     text = check_page(browser, run_html, width, dark)
     found = browser.run("[...document.querySelectorAll('h2')].map(h => h.innerText)")
     assert tuple(found) == SECTIONS
-    for words in ("total loss", "learning rate", "records / s", "test macro AUROC (x 100)", "number of visible leads"):
+    for words in (
+        "total loss",
+        "learning rate",
+        "records / s",
+        "test macro AUROC (x 100)",
+        "number of visible leads",
+    ):
         assert words in text, words
-    for words in ("25 mm/s", "10 mm/mV", "structure only", "rotation (degrees)", "What differs from the paper"):
+    for words in (
+        "25 mm/s",
+        "10 mm/mV",
+        "structure only",
+        "rotation (degrees)",
+        "What differs from the paper",
+    ):
         assert words in text, words
-    for words in ("preprocessing", "orbax-checkpoint", "not for diagnosis", "MIT licence", "Intended use"):
+    for words in (
+        "preprocessing",
+        "orbax-checkpoint",
+        "not for diagnosis",
+        "MIT licence",
+        "Intended use",
+    ):
         assert words in text, words
     assert "NaN" not in text and "undefined" not in text and "None" not in text
 
@@ -125,7 +167,10 @@ def test_map_names_the_record_under_the_pointer_and_takes_colours(browser, run_h
             browser.mouse("mouseMoved", left + i * width, top + j * height)
             if browser.run(f"getComputedStyle({tip}).display") != "none":
                 names.append(browser.run(f"{tip}.innerText"))
-    assert names and all(name.startswith("records/") and "diagnosis: " in name and "split: " in name for name in names)
+    assert names and all(
+        name.startswith("records/") and "diagnosis: " in name and "split: " in name
+        for name in names
+    )
     before = browser.run("document.getElementById('legend').innerText")
     browser.run(
         "(() => { const choice = document.getElementById('colour'); choice.value = '0/1';"
@@ -138,7 +183,15 @@ def test_map_names_the_record_under_the_pointer_and_takes_colours(browser, run_h
 @pytest.mark.parametrize("width, dark", SIZES)
 def test_record_report_in_a_browser(browser, record_html, width, dark):
     text = check_page(browser, record_html, width, dark)
-    for words in ("we <i>ird", "heart rate", "QTc (Bazett)", "QRS axis", "25 mm/s", "10 mm/mV", "Signal quality"):
+    for words in (
+        "we <i>ird",
+        "heart rate",
+        "QTc (Bazett)",
+        "QRS axis",
+        "25 mm/s",
+        "10 mm/mV",
+        "Signal quality",
+    ):
         assert words in text, words
     for words in (
         "Nearest neighbours",
@@ -165,13 +218,16 @@ def test_the_loop_turns_under_a_drag(browser, record_html):
         browser.open(record_html, width)
         left, top, across, high = browser.place("#view")
         before = browser.run(look)
-        browser.drag((left + across / 2, top + high / 2), (left + across / 2 + 90, top + high / 2 + 10))
+        browser.drag(
+            (left + across / 2, top + high / 2), (left + across / 2 + 90, top + high / 2 + 10)
+        )
         assert browser.run(look) != before
         assert browser.errors == []
 
 
 def test_print_is_light_and_true_to_scale(browser, record_html):
-    browser.open(record_html, round((297 - 2 * 11) / 25.4 * 96), dark=True)  # what is between the margins of A4
+    # what is between the margins of A4
+    browser.open(record_html, round((297 - 2 * 11) / 25.4 * 96), dark=True)
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
     _, top, wide, high = browser.run(
@@ -187,10 +243,20 @@ def test_print_is_light_and_true_to_scale(browser, record_html):
 def test_measured_numbers_are_those_of_the_record(browser, record_html):
     browser.open(record_html)
     found = dict(
-        browser.run("[...document.querySelectorAll('dl.facts div')].map(d => [...d.children].map(c => c.innerText))")
+        browser.run(
+            "[...document.querySelectorAll('dl.facts div')].map(d => [...d.children].map(c => c.innerText))"
+        )
     )
-    number = {name: float(re.match(r"-?\d+", value)[0]) for name, value in found.items() if value[-1:] != "e"}
-    assert abs(number["heart rate"] - 75) <= 1 and abs(number["QRS axis"] - 55) <= 5 and abs(number["T axis"] - 20) <= 7
+    number = {
+        name: float(re.match(r"-?\d+", value)[0])
+        for name, value in found.items()
+        if value[-1:] != "e"
+    }
+    assert (
+        abs(number["heart rate"] - 75) <= 1
+        and abs(number["QRS axis"] - 55) <= 5
+        and abs(number["T axis"] - 20) <= 7
+    )
     assert 40 <= number["QRS"] <= 140 and 250 <= number["QT"] <= 480
     assert number["QTc (Bazett)"] == pytest.approx(number["QT"] / np.sqrt(0.8), abs=2)
     assert found["PR"] == "not measurable"  # this heart has no atria
@@ -201,12 +267,16 @@ def test_ten_thousand_embeddings_are_small_and_quick(browser, tmp_path):
     count = 10_000
     classes = [f"class {k}" for k in range(20)]
     labels = [
-        {"super": [classes[k % 5]], "sub": [classes[k], classes[(k + 1) % 20]]} for k in rng.integers(0, 20, count)
+        {"super": [classes[k % 5]], "sub": [classes[k], classes[(k + 1) % 20]]}
+        for k in rng.integers(0, 20, count)
     ]
     ids = np.array([f"records500/{i:05d}_hr" for i in range(count)])
     split = rng.choice(["train", "validation", "test"], count)
     table = Table(ids, ids, split, labels, np.zeros((count, 1), np.float32))
-    maps = [map.Map(name, rng.normal(size=(count, 2)), "x (no unit)", "y (no unit)") for name in ("PCA", "t-SNE")]
+    maps = [
+        map.Map(name, rng.normal(size=(count, 2)), "x (no unit)", "y (no unit)")
+        for name in ("PCA", "t-SNE")
+    ]
     rows = np.arange(count)
     names, tasks = map.map_names(table, rows), map.label_rows(table, rows)
     body = map.maps_figure(maps, names, tasks, "caption", "lvcg report")
@@ -214,12 +284,16 @@ def test_ten_thousand_embeddings_are_small_and_quick(browser, tmp_path):
     page.write_text(page.document("Many", body, [map.STYLE], [map.SCRIPT]))
     assert page.stat().st_size < 2_000_000  # the rest of a report is under one
     assert browser.open(page) < 3.0
-    assert browser.errors == [] and "class 0 (" in browser.run("document.getElementById('legend').innerText")
+    assert browser.errors == [] and "class 0 (" in browser.run(
+        "document.getElementById('legend').innerText"
+    )
 
 
 def test_places_survive_sixteen_bits():
     places = np.array([[0.0, 0.0], [4.0, 1.0], [1.0, 2.0]])
-    whole = np.frombuffer(base64.b64decode(map.quantise(places)), "<u2").reshape(-1, 2).astype(float)
+    whole = (
+        np.frombuffer(base64.b64decode(map.quantise(places)), "<u2").reshape(-1, 2).astype(float)
+    )
     back = (whole / 65535 - 0.5) * 4 + [2.0, 1.0]
     np.testing.assert_allclose(back, places, atol=1e-4)
 
@@ -229,15 +303,22 @@ def test_missing_parts_are_left_out(trained_run, tmp_path, capsys):
     bare.mkdir()
     for name in ("config.json", "metrics.jsonl", "versions.json"):
         shutil.copy(trained_run / name, bare / name)
-    assert report_door.main([f"--checkpoint={bare}", "--records=0", f"--out={tmp_path / 'bare.html'}"]) == 0
+    assert (
+        report_door.main([f"--checkpoint={bare}", "--records=0", f"--out={tmp_path / 'bare.html'}"])
+        == 0
+    )
     html = (tmp_path / "bare.html").read_text()
     titles = re.findall(r"<h2>(.*?)</h2>", html)
     assert titles == ["Training", "Lead directions", "Configuration", "Model card"]
     assert 'class="maps"' not in html and "<canvas" not in html
     assert report_door.main([f"--checkpoint={bare}", f"--out={tmp_path / 'bare.html'}"]) == 0
-    assert "left out: derived leads on ecg paper" in capsys.readouterr().out  # no checkpoint to derive them with
+    # no checkpoint to derive them with
+    assert "left out: derived leads on ecg paper" in capsys.readouterr().out
     (bare / "metrics.jsonl").unlink()
-    assert report_door.main([f"--checkpoint={bare}", "--records=0", f"--out={tmp_path / 'bare.html'}"]) == 0
+    assert (
+        report_door.main([f"--checkpoint={bare}", "--records=0", f"--out={tmp_path / 'bare.html'}"])
+        == 0
+    )
     assert "Training</h2>" not in (tmp_path / "bare.html").read_text()
 
 
@@ -252,11 +333,23 @@ def test_all_twelve_leads_leave_nothing_to_derive(full_run, tmp_path):
     path = dipole_record(tmp_path / "all.csv")
     out = tmp_path / "all.html"
     assert (
-        report_door.main([f"--record={path}", "--rate=250", "--unit=mV", f"--checkpoint={full_run}", f"--out={out}"])
+        report_door.main(
+            [
+                f"--record={path}",
+                "--rate=250",
+                "--unit=mV",
+                f"--checkpoint={full_run}",
+                f"--out={out}",
+            ]
+        )
         == 0
     )
     html = out.read_text()
-    assert "trace derived" not in html and "Nearest neighbours" not in html and "Nothing was found wrong" in html
+    assert (
+        "trace derived" not in html
+        and "Nearest neighbours" not in html
+        and "Nothing was found wrong" in html
+    )
 
 
 def test_a_lead_without_training_data_is_drawn_at_a_size_that_is_told(full_run, tmp_path):
@@ -265,7 +358,13 @@ def test_a_lead_without_training_data_is_drawn_at_a_size_that_is_told(full_run, 
     config = json.loads((moved / "config.json").read_text())
     config["data"]["dir"] = str(tmp_path / "gone")
     (moved / "config.json").write_text(json.dumps(config))
-    flags = [f"--record={path}", "--rate=250", "--unit=mV", f"--checkpoint={moved}", "--leads=II,V2,V5"]
+    flags = [
+        f"--record={path}",
+        "--rate=250",
+        "--unit=mV",
+        f"--checkpoint={moved}",
+        "--leads=II,V2,V5",
+    ]
     assert report_door.main([*flags, f"--out={tmp_path / 'few.html'}"]) == 0
     assert "median size of the visible leads" in (tmp_path / "few.html").read_text()
 
@@ -274,19 +373,33 @@ def test_neighbours_are_other_records_and_alike():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 8)).astype(np.float32)
     x[7] = 2 * x[3] - x.mean(0)  # nearly the direction of 3, from the middle
-    ids = np.array([f"r{i}" if i != 4 else "folder/r3" for i in range(40)])  # 4: the record in question once more
+    # 4: the record in question once more
+    ids = np.array([f"r{i}" if i != 4 else "folder/r3" for i in range(40)])
     labels = [{"task": ["yes"] if i in (7, 8) else []} for i in range(40)]
     table = Table(ids, ids, np.full(40, "train"), labels, x)
     found = nearest(table, x[3], "r3", k=5)
-    assert found.left_out == 2 and table.record_id[found.rows[0]] == "r7" and found.similarity[0] > 0.95
+    assert (
+        found.left_out == 2
+        and table.record_id[found.rows[0]] == "r7"
+        and found.similarity[0] > 0.95
+    )
     assert len(set(table.record_id[found.rows])) == 5 and np.all(np.diff(found.similarity) <= 0)
-    shares = {(task, name): (count, near, share) for task, name, count, near, share in label_shares(table, found)}
+    shares = {
+        (task, name): (count, near, share)
+        for task, name, count, near, share in label_shares(table, found)
+    }
     assert shares["task", "yes"][0] >= 1 and shares["task", "yes"][1:] == (5, 2 / 40)
 
 
 def test_ticks_are_round_and_curves_keep_their_spikes():
     assert nice_ticks(0.03, 0.98).tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert [say(v) for v in (0.0, 12_000.0, 0.25, 2e-5, -1.5e6)] == ["0", "12k", "0.25", "2e-5", "-1.5M"]
+    assert [say(v) for v in (0.0, 12_000.0, 0.25, 2e-5, -1.5e6)] == [
+        "0",
+        "12k",
+        "0.25",
+        "2e-5",
+        "-1.5M",
+    ]
     x = np.arange(5000.0)
     y = np.zeros(5000)
     y[1234] = 9.0
@@ -301,13 +414,22 @@ def test_ticks_are_round_and_curves_keep_their_spikes():
         (["--checkpoint=RUN", "--record=x.hea"], "not both"),
         (["--checkpoint=gone"], "no run directory gone"),
         (["--checkpoint=RUN", "--leads=I"], "--leads does not go with --run"),
-        (["--record=ECG", "--checkpoint=RUN", "--probe=p.json"], "--probe does not go with --record"),
+        (
+            ["--record=ECG", "--checkpoint=RUN", "--probe=p.json"],
+            "--probe does not go with --record",
+        ),
         (["--checkpoint=RUN", "--records=-1"], "--records must be 0 or more"),
         (["--checkpoint=RUN", "--probe=gone.json"], "--probe=gone.json: no such file"),
         (["--checkpoint=RUN", "--probe=RUN/config.json"], "is not what lvcg probe"),
-        (["--checkpoint=RUN", "--robustness=RUN/leads/metrics.json"], "is not what lvcg robustness"),
+        (
+            ["--checkpoint=RUN", "--robustness=RUN/leads/metrics.json"],
+            "is not what lvcg robustness",
+        ),
         (["--checkpoint=RUN", "--geometry=RUN/config.json"], "is not the page"),
-        (["--checkpoint=RUN", "--embeddings=gone.npz"], "no such file or folder; give the embeddings"),
+        (
+            ["--checkpoint=RUN", "--embeddings=gone.npz"],
+            "no such file or folder; give the embeddings",
+        ),
         (["--checkpoint=RUN", "--data=gone"], "no such dataset directory"),
         (["--checkpoint=RUN", "--records=0", "--out=RUN/config.json/x.html"], "cannot write there"),
         (["--record=gone.hea", "--checkpoint=RUN"], "gone"),
@@ -316,7 +438,10 @@ def test_ticks_are_round_and_curves_keep_their_spikes():
         (["--record=ECG", "--checkpoint=RUN", "--start=60"], "has 10.0 s only"),
         (["--record=SHORT", "--checkpoint=RUN"], "too short"),
         (["--record=SLOW", "--checkpoint=RUN"], "record slow holds no whole beat"),
-        (["--record=ECG", "--checkpoint=RUN", "--reference=OTHER"], "holds embeddings of another@1"),
+        (
+            ["--record=ECG", "--checkpoint=RUN", "--reference=OTHER"],
+            "holds embeddings of another@1",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(full_run, tmp_path, flags, words):
@@ -330,17 +455,28 @@ def test_mistakes_are_told_in_one_line(full_run, tmp_path, flags, words):
     np.savetxt(tmp_path / "slow.csv", slow, delimiter=",", header=",".join(LEADS), comments="")
     names["SLOW"] = str(tmp_path / "slow.csv")
     ids = np.array(["a", "b"])
-    table = Table(ids, ids, ids, [{}, {}], np.eye(2, dtype=np.float32), metadata={"checkpoint": "another@1#00000000"})
+    table = Table(
+        ids,
+        ids,
+        ids,
+        [{}, {}],
+        np.eye(2, dtype=np.float32),
+        metadata={"checkpoint": "another@1#00000000"},
+    )
     save_table(tmp_path / "other.npz", table)
     if any(flag.startswith("--record=") for flag in flags):
         flags = [*flags, *(["--rate=250", "--unit=mV"] if "gone.hea" not in flags[0] else [])]
     with pytest.raises(InputError, match=re.escape(words)) as error:
-        report_door.main([re.sub("|".join(names), lambda found: names[found[0]], flag) for flag in flags])
+        report_door.main(
+            [re.sub("|".join(names), lambda found: names[found[0]], flag) for flag in flags]
+        )
     assert "\n" not in str(error.value)
 
 
 def test_a_mistake_ends_the_command_with_exit_code_two(full_run):
-    assert_one_line_error(run("lvcg_jax.report", f"--record={full_run}/gone.csv", f"--checkpoint={full_run}"), "gone")
+    assert_one_line_error(
+        run("lvcg_jax.report", f"--record={full_run}/gone.csv", f"--checkpoint={full_run}"), "gone"
+    )
 
 
 def test_without_chromium_the_reason_is_one_line(monkeypatch):

@@ -1,4 +1,5 @@
-"""lvcg vcg: axes and angles of known hearts, from any leads; its files; and what it says of bad input."""
+"""lvcg vcg: axes and angles of known hearts, from any leads; its files; and what it says of bad
+input."""
 
 import json
 import os
@@ -112,12 +113,17 @@ def test_a_matrix_file_in_any_order_is_the_same_matrix(tmp_path):
     shuffled = [LEADS[i] for i in np.random.default_rng(0).permutation(len(LEADS))]
     (tmp_path / "any.json").write_text(json.dumps({lead.upper(): rows[lead] for lead in shuffled}))
     (tmp_path / "eight.csv").write_text(
-        "z,lead,y,x\n" + "".join(f"{rows[lead][2]},{lead},{rows[lead][1]},{rows[lead][0]}\n" for lead in eight[::-1])
+        "z,lead,y,x\n"
+        + "".join(
+            f"{rows[lead][2]},{lead},{rows[lead][1]},{rows[lead][0]}\n" for lead in eight[::-1]
+        )
     )
     save_matrix(tmp_path / "saved.json", DOWER)
     expected = numbers_of(path)
     for name in ("any.json", "eight.csv", "saved.json"):
-        np.testing.assert_allclose(lead_matrix(str(tmp_path / name)), DOWER, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            lead_matrix(str(tmp_path / name)), DOWER, atol=1e-12, err_msg=name
+        )
         assert numbers_of(path, str(tmp_path / name)) == pytest.approx(expected, abs=1e-9), name
 
 
@@ -153,13 +159,23 @@ def test_a_wrong_matrix_file_is_told(tmp_path, name, text, words):
         ("paper", "I", "only left-right", False),
     ],
 )
-def test_leads_that_do_not_span_space_say_what_is_unseen(tmp_path, geometry, leads, direction, axis_told):
+def test_leads_that_do_not_span_space_say_what_is_unseen(
+    tmp_path, geometry, leads, direction, axis_told
+):
     path = write(tmp_path / "heart.csv", heart(toward(40, 0.5), toward(20, -0.2, 0.3)))
     facts = facts_of(path, geometry, leads=leads)
     text = " ".join(facts["notes"])
-    assert direction in text and f"amplifies by up to {facts['gain']:.1f}" in text and facts["rank"] < 3
+    assert (
+        direction in text
+        and f"amplifies by up to {facts['gain']:.1f}" in text
+        and facts["rank"] < 3
+    )
     assert len(facts["unseen_directions"]) == 3 - facts["rank"]
-    matrix = lead_matrix(geometry)[np.isin(LEADS, leads.split(","))] * [1, 1, -1 if geometry == "paper" else 1]
+    matrix = lead_matrix(geometry)[np.isin(LEADS, leads.split(","))] * [
+        1,
+        1,
+        -1 if geometry == "paper" else 1,
+    ]
     np.testing.assert_allclose(matrix @ np.array(facts["unseen_directions"]).T, 0, atol=1e-9)
     assert (facts["numbers"]["qrs_axis_deg"] is not None) == axis_told
     _, page, _ = vcg.write_files(facts, tmp_path / "out")
@@ -178,7 +194,9 @@ def test_command_writes_picture_page_and_numbers(tmp_path, capsys):
     arguments = [f"--record={path}", f"--rate={RATE}", "--unit=mV", f"--out={tmp_path / 'out'}"]
     assert vcg.main(arguments) == 0
     printed = capsys.readouterr().out
-    png, page, data = (next((tmp_path / "out").glob(f"*.{suffix}")) for suffix in ("png", "html", "json"))
+    png, page, data = (
+        next((tmp_path / "out").glob(f"*.{suffix}")) for suffix in ("png", "html", "json")
+    )
     assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 20_000
     facts = json.loads(data.read_text())
     assert apart(facts["numbers"]["qrs_axis_deg"], 55) < 4 and facts["geometry"] == "dower"
@@ -195,7 +213,9 @@ def test_beats_unlike_the_others_are_left_out(tmp_path):
     dipole = heart(toward(40, 0.3), toward(30, -0.2, 0.3))
     times = np.arange(len(dipole)) / RATE
     ectopic = np.outer(np.exp(-0.5 * ((times - 3.6) / 0.03) ** 2), 2 * toward(-120, -0.5))
-    facts = facts_of(write(tmp_path / "heart.csv", np.where(abs(times - 3.6)[:, None] < 0.3, ectopic, dipole)))
+    facts = facts_of(
+        write(tmp_path / "heart.csv", np.where(abs(times - 3.6)[:, None] < 0.3, ectopic, dipole))
+    )
     assert "1 of" in facts["notes"][0] and apart(facts["numbers"]["qrs_axis_deg"], 40) < 4
 
 
@@ -206,7 +226,9 @@ def test_one_beat_is_enough_and_less_is_told(tmp_path):
     assert apart(one["numbers"]["qrs_axis_deg"], 40) < 6
     with pytest.raises(InputError, match=r"record short: record of 0.40 s is too short"):
         facts_of(write(tmp_path / "short.csv", dipole[: round(0.4 * RATE)]))
-    late = np.roll(heart(toward(40, 0.3), toward(30, -0.2, 0.3), seconds=1.1, rr=9), round(0.45 * RATE), axis=0)
+    late = np.roll(
+        heart(toward(40, 0.3), toward(30, -0.2, 0.3), seconds=1.1, rr=9), round(0.45 * RATE), axis=0
+    )
     with pytest.raises(InputError, match="record late holds no whole beat"):
         facts_of(write(tmp_path / "late.csv", late))  # R is 0.25 s before the end
 
@@ -234,19 +256,30 @@ def test_mistakes_with_leads_are_told(tmp_path):
 def test_a_mistake_ends_the_command_with_one_line(tmp_path):
     path = write(tmp_path / "few.csv", heart(toward(40), toward(30, 0.2)), leads=("I", "II", "V2"))
     done = run(
-        "lvcg_jax.report.vcg", f"--record={path}", "--rate=250", "--unit=mV", "--leads=I,VII", f"--out={tmp_path}"
+        "lvcg_jax.report.vcg",
+        f"--record={path}",
+        "--rate=250",
+        "--unit=mV",
+        "--leads=I,VII",
+        f"--out={tmp_path}",
     )
     assert_one_line_error(done, "VII", "did you mean")
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptb in it")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptb in it"
+)
 def test_axes_from_twelve_leads_are_near_those_of_measured_frank_leads():
     gaps = []
     for path in sorted((Path(os.environ["LVCG_REAL_DATA"]) / "ptb").glob("*/*.hea"))[:24]:
         view = vcg.open_view(path)
         record = read_any(path)
-        places = [[name.lower() for name in record.leads].index(name) for name in ("vx", "vy", "vz")]
-        frank = signal.resample(record.signal[: round(10 * record.rate), places].T, record.rate, view.rate)
+        places = [
+            [name.lower() for name in record.leads].index(name) for name in ("vx", "vy", "vz")
+        ]
+        frank = signal.resample(
+            record.signal[: round(10 * record.rate), places].T, record.rate, view.rate
+        )
         measured = np.zeros((12, frank.shape[1]))
         measured[:3] = signal.bandpass(frank, view.rate, *vcg.BAND, 3)
         as_leads = vcg.View("frank", measured, np.arange(12) < 3, view.peaks, view.rate)

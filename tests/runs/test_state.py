@@ -12,7 +12,13 @@ from helpers.packed_batch import pack, random_records, random_variables, tiny_co
 
 from data_prep.base.errors import InputError
 from lvcg_jax.config.build import make_model, make_subsets
-from lvcg_jax.runs.state import TrainState, decay_mask, make_optimizer, make_schedule, trained_labels
+from lvcg_jax.runs.state import (
+    TrainState,
+    decay_mask,
+    make_optimizer,
+    make_schedule,
+    trained_labels,
+)
 from lvcg_jax.runs.trained import fresh_state
 from lvcg_jax.train.sharding import make_mesh, put_batch, state_sharding
 from lvcg_jax.train.steps import make_train_step
@@ -22,7 +28,10 @@ def _small(scale=1.0):
     """Parameters named as the model names them."""
     kernel = np.arange(1, 7, dtype=np.float32).reshape(2, 3) * scale
     layer = lambda: {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(kernel[0])}  # noqa: E731
-    return {"encoder": {"token": layer(), "norm": {"scale": jnp.ones(3) * scale}}, "rhythm": {"fuse1": layer()}}
+    return {
+        "encoder": {"token": layer(), "norm": {"scale": jnp.ones(3) * scale}},
+        "rhythm": {"fuse1": layer()},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +45,10 @@ def paper_shapes():
 
 
 def test_only_kernels_decay(paper_shapes):
-    shapes, decayed = jax.tree.leaves_with_path(paper_shapes), jax.tree.leaves(decay_mask(paper_shapes))
+    shapes, decayed = (
+        jax.tree.leaves_with_path(paper_shapes),
+        jax.tree.leaves(decay_mask(paper_shapes)),
+    )
     names = {True: set(), False: set()}
     for (path, leaf), decays in zip(shapes, decayed, strict=True):
         names[decays].add(path[-1].key)
@@ -48,7 +60,10 @@ def test_only_kernels_decay(paper_shapes):
 
 def test_the_rhythm_encoder_alone_is_outside_the_optimiser(paper_shapes):
     config = get_config("paper")
-    labels = {name: set(jax.tree.leaves(tree)) for name, tree in trained_labels(paper_shapes, config).items()}
+    labels = {
+        name: set(jax.tree.leaves(tree))
+        for name, tree in trained_labels(paper_shapes, config).items()
+    }
     assert {name for name, found in labels.items() if found == {"frozen"}} == {"rhythm"}
     assert all(found == {"train"} for name, found in labels.items() if name != "rhythm")
     config.loss.lambda_rhythm = 0.5
@@ -67,7 +82,9 @@ def test_frozen_parameters_do_not_move_or_decay_and_leave_the_clip_alone():
     moved = optax.apply_updates(params, updates)
     jax.tree.map(np.testing.assert_array_equal, moved["rhythm"], params["rhythm"])
     assert all(np.all(x != 0) for x in jax.tree.leaves(updates["encoder"]))
-    jax.tree.map(np.testing.assert_array_equal, tx.update(loud, tx.init(params), params)[0], updates)
+    jax.tree.map(
+        np.testing.assert_array_equal, tx.update(loud, tx.init(params), params)[0], updates
+    )
     for name in ("mu", "nu"):  # no moments are kept for what is frozen
         assert len(jax.tree.leaves(optax.tree.get(state, name))) == 3
 
@@ -123,7 +140,8 @@ def test_schedule_edge_cases():
     config = get_config("smoke")
     config.optim.warmup_steps = 0
     assert float(make_schedule(config)(0)) == pytest.approx(config.optim.learning_rate, rel=0.01)
-    config.optim.warmup_steps = 10 * config.train.steps  # longer than the run: still reaches its peak
+    # longer than the run: still reaches its peak
+    config.optim.warmup_steps = 10 * config.train.steps
     assert float(make_schedule(config)(config.train.steps - 1)) > 0
 
 
@@ -141,14 +159,20 @@ def test_a_train_step_moves_everything_trained_and_its_moving_average():
     config.optim.warmup_steps = 4
     config.optim.weight_decay = 10.0
     model, tx, mesh = make_model(config), make_optimizer(config), make_mesh(config)
-    batch = pack(random_records((4, 2, 5, 3), config.preprocess.beat_samples), groups=1, capacity=14)
+    batch = pack(
+        random_records((4, 2, 5, 3), config.preprocess.beat_samples), groups=1, capacity=14
+    )
     variables = jax.tree.map(jnp.asarray, random_variables(model, batch, 20))
     params = variables["params"]
     average = jax.tree.map(lambda x: x + 1.0, params)  # somewhere else, to see it move
     zero = jnp.zeros((), jnp.uint32)
-    state = TrainState(zero, zero.astype(jnp.int32), params, variables["batch_stats"], tx.init(params), average)
+    state = TrainState(
+        zero, zero.astype(jnp.int32), params, variables["batch_stats"], tx.init(params), average
+    )
     before, average = jax.tree.map(np.array, (params, average))
-    step = make_train_step(model, tx, config, make_subsets(config), 20, mesh, state_sharding(mesh, state, config))
+    step = make_train_step(
+        model, tx, config, make_subsets(config), 20, mesh, state_sharding(mesh, state, config)
+    )
     state, metrics, losses = step(state, put_batch({k: v[None] for k, v in batch.items()}, mesh))
 
     assert int(state.step) == 1 and losses.shape == (1, 1, 4)
@@ -159,9 +183,13 @@ def test_a_train_step_moves_everything_trained_and_its_moving_average():
     jax.tree.map(np.testing.assert_array_equal, state.params["rhythm"], before["rhythm"])
     for part in ("encoder", "temporal", "decoder"):
         moved = jax.tree.map(
-            lambda old, new: bool(np.isfinite(new).all() and np.any(old != new)), before[part], state.params[part]
+            lambda old, new: bool(np.isfinite(new).all() and np.any(old != new)),
+            before[part],
+            state.params[part],
         )
-        still = {jax.tree_util.keystr(path) for path, x in jax.tree.leaves_with_path(moved) if not x}
+        still = {
+            jax.tree_util.keystr(path) for path, x in jax.tree.leaves_with_path(moved) if not x
+        }
         biases = {name for name in still if re.search(r"conv\d?'\]\['bias'\]$", name)}
         assert still == biases, "only the biases that a batch norm takes away again may rest"
     jax.tree.map(

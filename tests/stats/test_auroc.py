@@ -1,4 +1,5 @@
-"""The scores in every table: exact against scikit-learn, honest about absent classes, intervals that cover."""
+"""The scores in every table: exact against scikit-learn, honest about absent classes, intervals
+that cover."""
 
 import time
 
@@ -19,7 +20,9 @@ def test_auroc_equals_scikit_learn_with_ties(levels):
         labels = rng.random(m) < 0.3
         labels[:2] = [True, False]
         scores = rng.integers(0, levels, m) / levels + 0.1 * labels
-        assert auroc.auroc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+        assert auroc.auroc(labels, scores) == pytest.approx(
+            roc_auc_score(labels, scores), abs=1e-12
+        )
 
 
 def test_auroc_depends_on_order_only_and_flips_with_sign():
@@ -52,7 +55,9 @@ def test_bootstrap_equals_scikit_learn_on_the_resampled_rows():
         ours = auroc._weighted_auroc(labels[:, c], scores[:, c], order, weights)
         for r in range(6):
             rows = np.repeat(np.arange(m), weights[:, r].astype(int))
-            assert ours[r] == pytest.approx(roc_auc_score(labels[rows, c], scores[rows, c]), abs=1e-12)
+            assert ours[r] == pytest.approx(
+                roc_auc_score(labels[rows, c], scores[rows, c]), abs=1e-12
+            )
 
 
 def test_bootstrap_of_f1_equals_scikit_learn_on_the_resampled_rows():
@@ -76,7 +81,9 @@ def test_bootstrap_is_seeded_and_ignores_row_order():
     one = auroc.bootstrap_auroc(labels, scores, patients, 50, seed=5)
     order = rng.permutation(200)
     np.testing.assert_allclose(
-        one, auroc.bootstrap_auroc(labels[order], scores[order], patients[order], 50, seed=5), atol=1e-12
+        one,
+        auroc.bootstrap_auroc(labels[order], scores[order], patients[order], 50, seed=5),
+        atol=1e-12,
     )
     assert not np.allclose(one, auroc.bootstrap_auroc(labels, scores, patients, 50, seed=6))
 

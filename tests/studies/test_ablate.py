@@ -1,4 +1,5 @@
-"""Ablations: each is a small change that runs, and one command trains, probes and tabulates them all."""
+"""Ablations: each is a small change that runs, and one command trains, probes and tabulates them
+all."""
 
 import json
 
@@ -38,7 +39,9 @@ def test_each_ablation_is_a_small_change_that_trains(name):
 
     def loss(key):  # traced, not computed
         variables = model.init(key, BATCH, BATCH["lead_mask"], None, 20)
-        outputs, _ = model.apply(variables, BATCH, BATCH["lead_mask"] & 7, key, 20, mutable=["batch_stats"])
+        outputs, _ = model.apply(
+            variables, BATCH, BATCH["lead_mask"] & 7, key, 20, mutable=["batch_stats"]
+        )
         return loss_terms(outputs, BATCH, BATCH["lead_mask"] & 7, small.loss)["loss"]
 
     assert jax.eval_shape(loss, jax.random.key(0)).shape == (1, 3)
@@ -46,7 +49,10 @@ def test_each_ablation_is_a_small_change_that_trains(name):
 
 def test_the_file_has_exactly_these_and_shuffling_moves_rows_only():
     assert tuple(ablate.read_changes(FILE)) == NAMES
-    rows, paper = np.array(read_config_file(f"{FILE}:shuffled_geometry").geometry.matrix), lead_matrix("paper")
+    rows, paper = (
+        np.array(read_config_file(f"{FILE}:shuffled_geometry").geometry.matrix),
+        lead_matrix("paper"),
+    )
     assert sorted(map(tuple, rows)) == sorted(map(tuple, paper))
     assert (np.abs(rows - paper).max(1) > 0.1).sum() >= 9
     with pytest.raises(ValueError, match="unknown ablation 'nothing'"):
@@ -83,7 +89,10 @@ def done(shards_dir, tmp_path_factory):
     (folder / "small.py").write_text(SMALL)
     flags = [f"--base={folder / 'small.py'}", f"--data={shards_dir}", "--steps=2", "--seeds=2"]
     flags += [f"--out={folder / 'out'}"]
-    flags += [f"--ablations={folder / 'own.py'}", "--only=no_temporal,record_norm,vcg_peaks,broken,as_it_is,no_fit"]
+    flags += [
+        f"--ablations={folder / 'own.py'}",
+        "--only=no_temporal,record_norm,vcg_peaks,broken,as_it_is,no_fit",
+    ]
     flags += [
         "--fractions=1",
         "--task=rhythm",
@@ -120,10 +129,12 @@ def test_a_variant_that_cannot_be_run_is_a_row_with_its_reason(done):
     reasons = {v["name"]: v["reason"] for v in done[2]["variants"]}
     command = "python -m data_prep.build --corpus=synthetic --raw=RAW --out=SHARDS --preprocess=normalise=record"
     assert f"{command}, then --data=record_norm:SHARDS" in reasons["record_norm"]
-    assert "peaks='lead_ii' here, 'vcg' expected" in reasons["vcg_peaks"]  # shards were given, but the wrong ones
+    # shards were given, but the wrong ones
+    assert "peaks='lead_ii' here, 'vcg' expected" in reasons["vcg_peaks"]
     assert reasons["broken"] == "RuntimeError: it broke"
     assert reasons["as_it_is"] == "the base has this already"
-    assert "cannot be divided by optim.accumulate=3" in reasons["no_fit"]  # found only when it is trained
+    # found only when it is trained
+    assert "cannot be divided by optim.accumulate=3" in reasons["no_fit"]
     assert f"not run: {reasons['broken']}" in (done[0] / "out" / "ablations.md").read_text()
 
 
@@ -139,7 +150,13 @@ def test_the_same_command_again_trains_nothing(done, monkeypatch):
 
 def test_a_stop_is_told_and_a_mistake_is_one_line(done, shards_dir, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trials, "train_and_evaluate", lambda config, run: "preempted")
-    flags = [f"--base={CONFIG}:smoke", f"--data={shards_dir}", "--steps=3", "--seeds=1", f"--out={tmp_path / 'a'}"]
+    flags = [
+        f"--base={CONFIG}:smoke",
+        f"--data={shards_dir}",
+        "--steps=3",
+        "--seeds=1",
+        f"--out={tmp_path / 'a'}",
+    ]
     assert ablate.main([*flags, "--only=dower"]) == 0
     assert "stopped in 'base'" in capsys.readouterr().out
     for more, words in (

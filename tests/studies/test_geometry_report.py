@@ -1,4 +1,5 @@
-"""lvcg geometry_report: true directions are found, nobody is scored by his own fit, and PTB's numbers."""
+"""lvcg geometry_report: true directions are found, nobody is scored by his own fit, and PTB's
+numbers."""
 
 import os
 from pathlib import Path
@@ -34,7 +35,8 @@ def write_patient(folder, number, signals, names=NAMES):
 
 @pytest.fixture(scope="module")
 def ptb(tmp_path_factory):
-    """Fourteen hearts behind one torso, with a little noise; one has a flat lead, one no Frank leads."""
+    """Fourteen hearts behind one torso, with a little noise; one has a flat lead, one no Frank
+    leads."""
     folder = tmp_path_factory.mktemp("ptb")
     rng = np.random.default_rng(0)
     for number in range(16):
@@ -44,7 +46,12 @@ def ptb(tmp_path_factory):
         if number == 14:
             leads[:, LEADS.index("V3")] = 0.25
         both = np.concatenate([leads, vector], axis=1)
-        write_patient(folder, number, both if number != 15 else both[:, :12], NAMES[: 15 if number != 15 else 12])
+        write_patient(
+            folder,
+            number,
+            both if number != 15 else both[:, :12],
+            NAMES[: 15 if number != 15 else 12],
+        )
     return folder
 
 
@@ -69,12 +76,17 @@ def test_one_record_a_patient_and_the_unusable_are_named(hearts):
     assert any("patient014" in text and "V3" in text for text in hearts.left_out)
     assert any("patient015" in text and "vx" in text for text in hearts.left_out)
     residual = hearts.leads - TRUE @ hearts.frank
-    assert np.abs(residual).std() < 0.02  # leads and vector are the right ones, whatever their order in the file
+    # leads and vector are the right ones, whatever their order in the file
+    assert np.abs(residual).std() < 0.02
 
 
 def test_fit_finds_the_true_directions_and_scores_best(hearts, table):
-    np.testing.assert_allclose(geometry_report.fit_frank(hearts.leads, hearts.frank), TRUE, atol=0.02)
-    fitted, given, dower, paper = (medians(table, row) for row in ("fit", "true.json", "dower", "paper"))
+    np.testing.assert_allclose(
+        geometry_report.fit_frank(hearts.leads, hearts.frank), TRUE, atol=0.02
+    )
+    fitted, given, dower, paper = (
+        medians(table, row) for row in ("fit", "true.json", "dower", "paper")
+    )
     assert min(fitted["r_x"], fitted["r_y"], fitted["r_z"]) > 0.99
     assert fitted["r2_all"] > 0.98 and fitted["r2"] == pytest.approx(given["r2"], abs=0.02)
     assert fitted["r2_all"] > dower["r2_all"] > paper["r2_all"] and paper["r_z"] < -0.5
@@ -89,7 +101,8 @@ def test_controls_predict_the_hidden_leads_only(table):
     )
     assert np.isnan([regression["r_x"], copy["r2_all"]]).all()
     assert regression["r2"] > copy["r2"] and regression["mse"] < copy["mse"]
-    assert regression["r2"] == pytest.approx(1 - regression["mse"], abs=1e-6)  # z-scored: the variance is one
+    # z-scored: the variance is one
+    assert regression["r2"] == pytest.approx(1 - regression["mse"], abs=1e-6)
 
 
 def test_copy_takes_the_sign_and_regression_uses_visible_leads_only(hearts):
@@ -129,7 +142,13 @@ def test_command_prints_the_table_and_saves_a_usable_fit(ptb, tmp_path, capsys):
     assert geometry_report.main([f"--raw={ptb}", f"--out={out}", f"--save_fit={fit}", *more]) == 0
     text, printed = out.read_text(), capsys.readouterr().out
     assert text in printed and f"--config.geometry.matrix={fit}" in printed
-    for word in ("14 patients", "| mine.json | mV |", "| fit12 | z-scored |", "patient014", "9 leads from II, V2, V5"):
+    for word in (
+        "14 patients",
+        "| mine.json | mV |",
+        "| fit12 | z-scored |",
+        "patient014",
+        "9 leads from II, V2, V5",
+    ):
         assert word in text, word
     np.testing.assert_allclose(lead_matrix(str(fit)), TRUE, atol=0.02)
     html = geometry_section(out)  # of lvcg_jax.report
@@ -138,7 +157,8 @@ def test_command_prints_the_table_and_saves_a_usable_fit(ptb, tmp_path, capsys):
 
 def test_mistakes_are_told(ptb, tmp_path):
     assert_one_line_error(
-        run("lvcg_jax.studies.geometry_report", f"--raw={ptb}", "--visible=II,V22"), "did you mean V2"
+        run("lvcg_jax.studies.geometry_report", f"--raw={ptb}", "--visible=II,V22"),
+        "did you mean V2",
     )
     for arguments, words in (
         (["--visible=" + ",".join(LEADS)], "nothing is left"),
@@ -153,15 +173,25 @@ def test_mistakes_are_told(ptb, tmp_path):
         geometry_report.main([f"--raw={tmp_path}"])
 
 
-@pytest.mark.skipif("LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptb in it")
+@pytest.mark.skipif(
+    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ptb in it"
+)
 def test_ptb_gives_the_known_numbers():
-    """What 289 patients gave (medians; MSE: means) lies within the sampling error of those that are here."""
+    """What 289 patients gave (medians; MSE: means) lies within the sampling error of those that are
+    here."""
     table = geometry_report.evaluate(
-        geometry_report.load_hearts(Path(os.environ["LVCG_REAL_DATA"]) / "ptb", progress=False), VISIBLE
+        geometry_report.load_hearts(Path(os.environ["LVCG_REAL_DATA"]) / "ptb", progress=False),
+        VISIBLE,
     )
     known = {
         ("paper", "mV"): {"r_x": 0.90, "r_y": 0.96, "r_z": -0.90, "r2_all": 0.821, "r2": 0.247},
-        ("paper", "z-scored"): {"r_x": 0.93, "r_y": 0.95, "r_z": -0.81, "r2_all": 0.871, "r2": 0.602},
+        ("paper", "z-scored"): {
+            "r_x": 0.93,
+            "r_y": 0.95,
+            "r_z": -0.81,
+            "r2_all": 0.871,
+            "r2": 0.602,
+        },
         ("dower", "mV"): {"r_x": 0.98, "r_y": 0.97, "r_z": 0.94, "r2_all": 0.935, "r2": 0.784},
         ("fit", "mV"): {"r_x": 0.99, "r_y": 0.97, "r_z": 0.97, "r2_all": 0.942, "r2": 0.752},
         (geometry_report.ROWS[-2], "mV"): {"r2": 0.803},
@@ -171,7 +201,9 @@ def test_ptb_gives_the_known_numbers():
     for row, values in known.items():
         for name, value in values.items():
             statistic = np.mean if name in ("mse", "mae") else np.median
-            found, low, high = geometry_report.bootstrap(table[row][:, geometry_report.COLUMNS.index(name)], statistic)
+            found, low, high = geometry_report.bootstrap(
+                table[row][:, geometry_report.COLUMNS.index(name)], statistic
+            )
             assert low - 0.01 <= value <= high + 0.01, (row, name, value, found, low, high)
     regression = medians(table, geometry_report.ROWS[-2], "z-scored")
     assert abs(regression["r2"] - 0.70) <= 0.03

@@ -1,4 +1,5 @@
-"""The results page: its numbers are those of the probe, a rerun replaces its own section only, losses are told."""
+"""The results page: its numbers are those of the probe, a rerun replaces its own section only,
+losses are told."""
 
 import json
 from html import unescape
@@ -20,14 +21,23 @@ def page(trained_run, shards_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     path = folder / "docs" / "results.md"
     write_section(path, "other", "## other\n\nkept as it is")
-    flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={path}", f"--work={folder / 'work'}"]
+    flags = [
+        f"--checkpoint={trained_run}",
+        f"--data={shards_dir}",
+        f"--out={path}",
+        f"--work={folder / 'work'}",
+    ]
     flags += ["--name=smoke", "--seeds=2", "--random_seeds=2"]
     assert results.main(flags) == 0
     return path, folder / "work", flags
 
 
 def table_rows(text):
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in text.splitlines()
+        if line[:2] == "| "
+    ]
 
 
 def test_page_holds_the_numbers_of_the_json(page):
@@ -44,7 +54,9 @@ def test_page_holds_the_numbers_of_the_json(page):
             checked += len(cells)
         for gap in result["differences"]:
             if gap["control"] in CONTROLS:
-                row = next(r for r in rows if r[:2] == [result["task"], f"{MODEL} - {gap['control']}"])
+                row = next(
+                    r for r in rows if r[:2] == [result["task"], f"{MODEL} - {gap['control']}"]
+                )
                 assert points(gap["difference"], gap["low"], gap["high"], "+") in row
         always = [points(c["f1_always_yes"]) for c in result["cells"] if c["model"] == MODEL]
         assert [result["task"], "always yes", *always] in rows
@@ -52,14 +64,19 @@ def test_page_holds_the_numbers_of_the_json(page):
     random = next(cell for cell in document["results"][0]["cells"] if cell["model"] == RANDOM)
     html = probe_section(work / "results-smoke.json")  # of lvcg_jax.report
     assert html.count("<svg") == 2 and document["command"] in unescape(html) and RANDOM in html
-    assert len(random["per_fit"]) == 2 and sum(random["per_fit"]) / 2 == pytest.approx(random["macro_auroc"])
+    assert len(random["per_fit"]) == 2 and sum(random["per_fit"]) / 2 == pytest.approx(
+        random["macro_auroc"]
+    )
 
 
 def test_page_says_what_was_run_on_what(page, trained_run, shards_dir):
     path, work, _ = page
     text = path.read_text()
     document = json.loads((work / "results-smoke.json").read_text())
-    assert f"--checkpoint={trained_run.name} --data={shards_dir.name}" in text and str(trained_run) not in text
+    assert (
+        f"--checkpoint={trained_run.name} --data={shards_dir.name}" in text
+        and str(trained_run) not in text
+    )
     assert "`train.steps: 500000 -> 20`" in text and "of a run of 20 steps" in text
     assert document["run"]["checkpoint"] in text and document["data"]["split_rule"] in text
     assert f"R2 of hidden leads {document['run']['validation_last']['ecg_r2']:.3f}" in text
@@ -96,28 +113,66 @@ def test_section_marks_are_guarded(tmp_path):
 def document(gaps, corpus="ptbxl", score=0.8):
     """A smallest document: one task, all labels."""
     models = [MODEL, f"{MODEL}: rhythm only", *CONTROLS]
-    cell = {"fraction": 1.0, "macro_auroc": score, "low": 0.7, "high": 0.9, "macro_f1": None, "f1_always_yes": None}
+    cell = {
+        "fraction": 1.0,
+        "macro_auroc": score,
+        "low": 0.7,
+        "high": 0.9,
+        "macro_f1": None,
+        "f1_always_yes": None,
+    }
     cells = [cell | {"model": model, "per_class": {}} for model in models]
     names = ("difference", "low", "high")
     differences = [
         {"model": MODEL, "control": control, "fraction": 1.0} | dict(zip(names, gap, strict=True))
         for control, gap in zip(models[1:], gaps, strict=True)
     ]
-    result = {"task": "super", "protocol": "ridge", "seeds": 3, "models": models, "classes": [], "notes": []}
+    result = {
+        "task": "super",
+        "protocol": "ridge",
+        "seeds": 3,
+        "models": models,
+        "classes": [],
+        "notes": [],
+    }
     result |= {"cells": cells, "differences": differences}
-    run = {"name": "r", "checkpoint": "r@1", "steps": 1, "batch_size": 1, "differences": [], "validation_best": None}
-    data = {"corpus": corpus, "split_rule": "folds", "windows": "first", "preprocess_hash": "h", "splits": {}}
-    rest = {"name": "r", "command": "c", "random_seeds": 1, "agreement": [result | {"protocol": "paper"}]}
+    run = {
+        "name": "r",
+        "checkpoint": "r@1",
+        "steps": 1,
+        "batch_size": 1,
+        "differences": [],
+        "validation_best": None,
+    }
+    data = {
+        "corpus": corpus,
+        "split_rule": "folds",
+        "windows": "first",
+        "preprocess_hash": "h",
+        "splits": {},
+    }
+    rest = {
+        "name": "r",
+        "command": "c",
+        "random_seeds": 1,
+        "agreement": [result | {"protocol": "paper"}],
+    }
     return {"run": run | {"validation_last": None}, "data": data, "results": [result]} | rest
 
 
 def test_what_is_not_won_is_told_from_the_numbers():
-    text = section_text(document([(-0.01, -0.02, 0.01), (0.02, -0.01, 0.05), (0.1, 0.05, 0.2), (-0.03, -0.04, -0.02)]))
+    text = section_text(
+        document(
+            [(-0.01, -0.02, 0.01), (0.02, -0.01, 0.05), (0.1, 0.05, 0.2), (-0.03, -0.04, -0.02)]
+        )
+    )
     assert "rhythm alone scores 1.0 points more than the whole embedding" in text
     assert "ahead of random weights by 2.0 points only, not clear of zero [-1.0, +5.0]" in text
     assert "median beat is ahead by 3.0 points [-4.0, -2.0]." in text
     assert "super: below HeartLang (published, another test set) by 7.5 points at 100%." in text
-    assert "super: below LVCG, rebuilt" in text and "super: below random weights, rebuilt" not in text
+    assert (
+        "super: below LVCG, rebuilt" in text and "super: below random weights, rebuilt" not in text
+    )
     won = section_text(document([(0.1, 0.05, 0.2)] * 4, corpus="mine"))
     assert "clearly ahead of all controls" in won and "HeartLang" not in won
 
@@ -126,7 +181,9 @@ def test_published_figures_are_points_of_known_tasks():
     assert {row.name for row, _ in published_for("ptbxl", "rhythm")} >= {"LVCG, paper", "HeartLang"}
     assert published_for("ptbxl", "super")[0][1] == {0.01: 75.33, 0.1: 79.03, 1.0: 80.13}
     for row in PUBLISHED:
-        assert row.source and all(50 < v < 100 for scores in row.scores.values() for v in scores.values())
+        assert row.source and all(
+            50 < v < 100 for scores in row.scores.values() for v in scores.values()
+        )
 
 
 def test_data_set_without_labels_is_refused(trained_run, shards_dir, tmp_path):
@@ -134,4 +191,10 @@ def test_data_set_without_labels_is_refused(trained_run, shards_dir, tmp_path):
     metadata = json.loads((shards_dir / "dataset.json").read_text()) | {"tasks": {}}
     (tmp_path / "data" / "dataset.json").write_text(json.dumps(metadata))
     with pytest.raises(InputError, match="no task in this data set"):
-        results.main([f"--checkpoint={trained_run}", f"--data={tmp_path / 'data'}", f"--out={tmp_path / 'p.md'}"])
+        results.main(
+            [
+                f"--checkpoint={trained_run}",
+                f"--data={tmp_path / 'data'}",
+                f"--out={tmp_path / 'p.md'}",
+            ]
+        )

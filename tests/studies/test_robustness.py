@@ -1,4 +1,5 @@
-"""Moved electrodes and fewer leads: what must change nothing changes nothing, and the tables hold every condition."""
+"""Moved electrodes and fewer leads: what must change nothing changes nothing, and the tables hold
+every condition."""
 
 import json
 from itertools import pairwise
@@ -22,7 +23,9 @@ THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
 
 @pytest.fixture(scope="module")
 def bench(model, shards_dir, tmp_path_factory):
-    found, notes = robustness.open_bench(model, str(shards_dir), tmp_path_factory.mktemp("bench") / "e.npz", None)
+    found, notes = robustness.open_bench(
+        model, str(shards_dir), tmp_path_factory.mktemp("bench") / "e.npz", None
+    )
     assert notes == []
     return found
 
@@ -31,8 +34,19 @@ def bench(model, shards_dir, tmp_path_factory):
 def results(trained_run, shards_dir, tmp_path_factory):
     """The command's folder, with half the records and one seed."""
     out = tmp_path_factory.mktemp("robustness")
-    flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={out}", f"--page={out / 'page.md'}"]
-    more = ["--seeds=1", "--derive_records=6", "--train_records=40", "--resamples=30", "--task=diagnosis"]
+    flags = [
+        f"--checkpoint={trained_run}",
+        f"--data={shards_dir}",
+        f"--out={out}",
+        f"--page={out / 'page.md'}",
+    ]
+    more = [
+        "--seeds=1",
+        "--derive_records=6",
+        "--train_records=40",
+        "--resamples=30",
+        "--task=diagnosis",
+    ]
     assert robustness.main([*flags, *more]) == 0
     return out
 
@@ -57,7 +71,9 @@ def test_a_rotation_by_nothing_changes_nothing(model, bench, degrees):
     np.testing.assert_allclose(bench.embed(move(model, turned, turned)), plain, atol=1e-5)
     windows = [w | {"visible": THREE} for w in bench.windows[:3]]
     moved = ProjectedLeads(model, turned, {"moved": turned}).predict(windows)["moved"]
-    for one, two in zip(moved, NetworkLeads(model, {"lvcg": "both"}).predict(windows)["lvcg"], strict=True):
+    for one, two in zip(
+        moved, NetworkLeads(model, {"lvcg": "both"}).predict(windows)["lvcg"], strict=True
+    ):
         np.testing.assert_allclose(one, two, atol=1e-5)
 
 
@@ -118,7 +134,9 @@ def test_the_frozen_probe_is_fitted_once_and_agrees_with_itself(bench):
     plain = bench.table.embedding[bench.test_rows]
     noisy = plain + np.random.default_rng(0).normal(size=plain.shape) * plain.std(0) * 10
     tested = {"same": [plain], "noise": [noisy, -plain]}
-    found = robustness.frozen_probe(bench.table, bench.test_rows, tested, "diagnosis", (1.0,), 2, 20)
+    found = robustness.frozen_probe(
+        bench.table, bench.test_rows, tested, "diagnosis", (1.0,), 2, 20
+    )
     gaps = {gap["control"]: gap for gap in found["differences"]}
     assert gaps["same"]["difference"] == 0 and gaps["same"]["low"] == gaps["same"]["high"] == 0
     assert len({tuple(cell["setting"]) for cell in found["cells"] if cell["model"] != "noise"}) == 1
@@ -129,7 +147,9 @@ def test_tables_hold_every_condition(results):
     names = [*robustness.perturbations(1)]
     assert [row[0] for row in moved[1:]] == names and len(names) == 8
     assert moved[0][1:3] == ["diagnosis 1%", "diagnosis 100%"]
-    assert {len(row) for row in moved} == {len(moved[0])} and {len(row) for row in fewer} == {len(fewer[0])}
+    assert {len(row) for row in moved} == {len(moved[0])} and {len(row) for row in fewer} == {
+        len(fewer[0])
+    }
     assert [row[0] for row in fewer[1:]] == list(robustness.lead_sets())
     assert all("[" in cell for row in fewer[1:] for cell in row[4:6])
     assert all("[" in cell for row in fewer[2:] for cell in row[6:])
@@ -161,7 +181,12 @@ def test_embeddings_of_another_model_are_refused(results, model, shards_dir):
 
 
 def test_a_task_that_is_not_there_is_told_before_the_work(trained_run, shards_dir, results):
-    flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={results}", "--task=diagnose"]
+    flags = [
+        f"--checkpoint={trained_run}",
+        f"--data={shards_dir}",
+        f"--out={results}",
+        "--task=diagnose",
+    ]
     with pytest.raises(InputError, match="diagnosis"):
         robustness.main(flags)
 

@@ -1,4 +1,5 @@
-"""The laboratory: candidates at an equal budget, judged by halves of the validation patients, test split unseen."""
+"""The laboratory: candidates at an equal budget, judged by halves of the validation patients, test
+split unseen."""
 
 import json
 import shutil
@@ -43,14 +44,20 @@ CANDIDATES = {{f.__name__: f for f in (light_vcg, no_fit, broken)}}
 
 @pytest.fixture(scope="module")
 def done(shards_dir, tmp_path_factory):
-    """The command once, on a data set whose test records are gone: a candidate that ends and two that fail."""
+    """The command once, on a data set whose test records are gone: a candidate that ends and two
+    that fail."""
     folder = tmp_path_factory.mktemp("search")
     data = shutil.copytree(shards_dir, folder / "data")
     for shard in read_metadata(data)["splits"]["test"]["shards"]:
         (data / shard["file"]).unlink()
     (data / "beat_counts-test.npy").unlink()
     (folder / "space.py").write_text(SPACE)
-    flags = [f"--space={folder / 'space.py'}", f"--data={data}", "--budget=2", f"--out={folder / 'out'}"]
+    flags = [
+        f"--space={folder / 'space.py'}",
+        f"--data={data}",
+        "--budget=2",
+        f"--out={folder / 'out'}",
+    ]
     flags += ["--finalists=0", "--fractions=0.5,1", "--probe_seeds=1", "--resamples=20"]
     flags += [f"--page={folder / 'page.md'}"]
     assert search.main(flags) == 0
@@ -59,7 +66,10 @@ def done(shards_dir, tmp_path_factory):
 
 def read_rows(folder) -> dict[str, dict]:
     """The last row of each name."""
-    return {row["name"]: row for row in map(json.loads, (folder / "out" / "rows.jsonl").read_text().splitlines())}
+    return {
+        row["name"]: row
+        for row in map(json.loads, (folder / "out" / "rows.jsonl").read_text().splitlines())
+    }
 
 
 def test_rows_of_candidates_controls_and_failures(done):
@@ -68,17 +78,30 @@ def test_rows_of_candidates_controls_and_failures(done):
     assert list(rows) == ["base", RANDOM, MEDIAN, "light_vcg", "no_fit", "broken"]
     for name in ("base", "light_vcg"):
         row = rows[name]
-        assert row["seeds"] == [0] and row["minutes"] > 0 and {"loss", "ecg", "vcg"} <= row["terms"].keys()
+        assert (
+            row["seeds"] == [0]
+            and row["minutes"] > 0
+            and {"loss", "ecg", "vcg"} <= row["terms"].keys()
+        )
         assert row["mean"] == pytest.approx(np.mean([cell["auroc"] for cell in row["cells"]]))
-        assert {(cell["task"], cell["fraction"]) for cell in row["cells"]} == {("diagnosis", 0.5), ("diagnosis", 1.0)}
+        assert {(cell["task"], cell["fraction"]) for cell in row["cells"]} == {
+            ("diagnosis", 0.5),
+            ("diagnosis", 1.0),
+        }
         assert all(cell["low"] <= cell["auroc"] <= cell["high"] for cell in row["cells"])
-        assert any(note.startswith("rhythm: not scored") for note in row["notes"])  # one rhythm only in a half
+        # one rhythm only in a half
+        assert any(note.startswith("rhythm: not scored") for note in row["notes"])
     candidate, base = rows["light_vcg"], rows["base"]
     assert candidate["differences"] == pytest.approx(np.subtract(candidate["means"], base["means"]))
     assert candidate["change"] == "loss.lambda_vcg: 1.0 -> 0.3"
-    assert "model.stage_features" in candidate["paper"] and "loss.lambda_vcg: 1.0 -> 0.3" in candidate["paper"]
+    assert (
+        "model.stage_features" in candidate["paper"]
+        and "loss.lambda_vcg: 1.0 -> 0.3" in candidate["paper"]
+    )
     assert (base["steps"], candidate["steps"]) == (2, 2) and base["tflop"] == candidate["tflop"] > 0
-    assert rows["no_fit"]["reason"].startswith("seed 0: data.batch_size=8 cannot be divided by optim.accumulate=3")
+    assert rows["no_fit"]["reason"].startswith(
+        "seed 0: data.batch_size=8 cannot be divided by optim.accumulate=3"
+    )
     assert "mean" not in rows["no_fit"] and rows["no_fit"]["steps"] == 2
     assert rows["broken"]["reason"] == "RuntimeError: it broke"
 
@@ -87,9 +110,14 @@ def test_the_page_is_made_of_the_rows_and_names_no_folder(done):
     folder, _ = done
     rows, page = read_rows(folder), (folder / "page.md").read_text()
     assert "lvcg search --space=space.py --data=data --budget=2" in page
-    assert (folder / "out" / "experiments.md").read_text().strip() in page and str(folder) not in page
+    assert (folder / "out" / "experiments.md").read_text().strip() in page and str(
+        folder
+    ) not in page
     scored = sorted((row for row in rows.values() if "mean" in row), key=lambda row: -row["mean"])
-    names = [f"{row['name']} (control)" if row["name"] in (RANDOM, MEDIAN) else row["name"] for row in scored]
+    names = [
+        f"{row['name']} (control)" if row["name"] in (RANDOM, MEDIAN) else row["name"]
+        for row in scored
+    ]
     places = [page.index(f"| {name} | ") for name in [*names, "no_fit", "broken"]]
     assert places == sorted(places)  # best first, failures last
     assert f"| {100 * rows['light_vcg']['difference']:+.2f} | 1 | " in page
@@ -110,7 +138,9 @@ def test_the_same_command_again_does_nothing_new(done, monkeypatch):
         monkeypatch.setattr(trials, name, None)
     monkeypatch.setattr(search, "score_table", None)
     assert search.main(flags) == 0
-    assert {path: path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()
+    } == before
 
 
 def test_the_best_and_the_base_get_more_seeds(done, monkeypatch, tmp_path):
@@ -122,18 +152,29 @@ def test_the_best_and_the_base_get_more_seeds(done, monkeypatch, tmp_path):
         assert splits == ("train", "validation") and config.seed == 1
         shutil.copytree(next((folder / "out" / "runs").glob("base-seed0-*")), run)
         table = load_table(known)
-        table.embedding += np.random.default_rng(0).normal(size=table.embedding.shape).astype(np.float32)
+        table.embedding += (
+            np.random.default_rng(0).normal(size=table.embedding.shape).astype(np.float32)
+        )
         return table
 
     monkeypatch.setattr(trials, "train_and_embed", pretend)
-    flags = [*flags[:3], f"--out={tmp_path / 'out'}", *flags[5:-1], "--finalists=1", "--finalist_seeds=2"]
+    flags = [
+        *flags[:3],
+        f"--out={tmp_path / 'out'}",
+        *flags[5:-1],
+        "--finalists=1",
+        "--finalist_seeds=2",
+    ]
     assert search.main(flags) == 0
     before, after = read_rows(folder), read_rows(tmp_path)
     assert {name: row["seeds"] for name, row in after.items() if len(row["seeds"]) != 1} == {
         "base": [0, 1], "light_vcg": [0, 1], "no_fit": [], "broken": [],
     }  # fmt: skip
     row, base = after["light_vcg"], after["base"]
-    assert row["means"][0] == before["light_vcg"]["means"][0] and row["key"] == before["light_vcg"]["key"]
+    assert (
+        row["means"][0] == before["light_vcg"]["means"][0]
+        and row["key"] == before["light_vcg"]["key"]
+    )
     assert row["difference"] == pytest.approx(np.mean(np.subtract(row["means"], base["means"])))
 
 
@@ -150,7 +191,9 @@ def test_an_edited_candidate_is_a_new_row_and_a_stop_is_told(done, monkeypatch, 
     folder, flags = done
     (folder / "edited.py").write_text(SPACE.replace("lambda_vcg = 0.3", "lambda_vcg = 0.2"))
     stopped = []
-    monkeypatch.setattr(trials, "train_and_evaluate", lambda config, run: stopped.append(config) or "preempted")
+    monkeypatch.setattr(
+        trials, "train_and_evaluate", lambda config, run: stopped.append(config) or "preempted"
+    )
     assert search.main([f"--space={folder / 'edited.py'}", *flags[1:-1], "--only=light_vcg"]) == 0
     assert [(c.loss.lambda_vcg, c.train.steps, c.seed) for c in stopped] == [(0.2, 2, 0)]
     assert "the same command goes on from here" in capsys.readouterr().out
@@ -172,7 +215,10 @@ def test_a_budget_of_minutes_is_timed_once(done, monkeypatch, tmp_path):
 def test_every_candidate_has_the_flops_of_the_base(done):
     base, wide = get_config("smoke"), get_config("smoke")
     wide.model.stage_features = (16, 32)
-    variants = [trials.Variant(name, "", c, done[0] / "data") for name, c in (("base", base), ("wide", wide))]
+    variants = [
+        trials.Variant(name, "", c, done[0] / "data")
+        for name, c in (("base", base), ("wide", wide))
+    ]
     search.set_budget(variants, 1000)
     spent = [v.config.train.steps * search.step_flops(v.config, v.data) for v in variants]
     assert variants[1].config.train.steps < 800 and spent[1] == pytest.approx(spent[0], rel=2e-3)
@@ -180,7 +226,8 @@ def test_every_candidate_has_the_flops_of_the_base(done):
 
 
 def made_up(patients: int = 60) -> Table:
-    """Two records of each patient, a third of them in the validation split, with a feature that tells the class."""
+    """Two records of each patient, a third of them in the validation split, with a feature that
+    tells the class."""
     rng, number = np.random.default_rng(0), np.repeat(np.arange(patients), 2)
     label = rng.random(len(number)) < 0.5
     embedding = (label[:, None] + 0.3 * rng.normal(size=(len(number), 3))).astype(np.float32)
@@ -201,7 +248,9 @@ def test_halves_are_by_patient_and_cover_the_validation_split():
     assert all((split[train] == "train").all() for split in splits)
     assert ((splits[0] == "test") ^ (splits[1] == "test"))[validation].all()
     for split in splits:
-        assert not set(table.patient_id[split == "test"]) & set(table.patient_id[split == "validation"])
+        assert not set(table.patient_id[split == "test"]) & set(
+            table.patient_id[split == "validation"]
+        )
     shares = [half_of(f"patient {i}") for i in range(2000)]
     assert 0.45 < np.mean(shares) < 0.55
 
@@ -237,7 +286,9 @@ def test_the_space_is_a_tenth_of_the_paper_and_each_candidate_a_small_change():
     changes = trials.read_changes(FILE, "CANDIDATES")
     for name, change in changes.items():
         config = read_config_file(f"{FILE}:{name}")
-        assert change.__doc__ and sum(v != flatten(base)[k] for k, v in flatten(config).items()) == 1, name
+        assert (
+            change.__doc__ and sum(v != flatten(base)[k] for k, v in flatten(config).items()) == 1
+        ), name
         make_model(config)
         assert len(make_subsets(config))
     with pytest.raises(ValueError, match="unknown candidate 'nothing'"):
@@ -245,7 +296,14 @@ def test_the_space_is_a_tenth_of_the_paper_and_each_candidate_a_small_change():
 
 
 def test_a_row_without_config_gives_way_to_one_with(done):
-    row = {"key": "x", "name": "light_vcg", "kind": "candidate", "change": "", "reason": "no shards", "seeds": []}
+    row = {
+        "key": "x",
+        "name": "light_vcg",
+        "kind": "candidate",
+        "change": "",
+        "reason": "no shards",
+        "seeds": [],
+    }
     rows = list(read_rows(done[0]).values())
     assert to_text([*rows, row | {"base": rows[0]["base"]}]) == to_text(rows)
 

@@ -1,4 +1,5 @@
-"""Few-lead views against all leads: who must agree agrees, collapse wins nothing, and views are everybody's same."""
+"""Few-lead views against all leads: who must agree agrees, collapse wins nothing, and views are
+everybody's same."""
 
 import json
 from dataclasses import replace
@@ -42,8 +43,18 @@ def embedded(model, shards_dir, view):
 def results(trained_run, shards_dir, tmp_path_factory):
     """The command's folder: one run under two names, half the records."""
     out = tmp_path_factory.mktemp("views")
-    flags = [f"--checkpoint=one={trained_run}", f"--checkpoint=two={trained_run}", f"--data={shards_dir}"]
-    more = ["--draws=2", "--records=40", "--task=diagnosis", "--resamples=30", f"--page={out / 'page.md'}"]
+    flags = [
+        f"--checkpoint=one={trained_run}",
+        f"--checkpoint=two={trained_run}",
+        f"--data={shards_dir}",
+    ]
+    more = [
+        "--draws=2",
+        "--records=40",
+        "--task=diagnosis",
+        "--resamples=30",
+        f"--page={out / 'page.md'}",
+    ]
     assert main([*flags, *more, f"--out={out}"]) == 0
     return out
 
@@ -80,14 +91,21 @@ def test_fewer_leads_change_all_but_the_rhythm(model, view, embedded):
 
 def test_views_depend_on_the_record_alone(model, shards_dir, view):
     starts = range(0, len(view.rows), DRAWS)
-    shown = {view.rows[i].entry.uid: [row.visible for row in view.rows[i : i + DRAWS]] for i in starts}
+    shown = {
+        view.rows[i].entry.uid: [row.visible for row in view.rows[i : i + DRAWS]] for i in starts
+    }
     few = draw_test_views(str(shards_dir), 3, DRAWS, 5)
     assert len(few.rows) == 5 * DRAWS
     for i in range(0, len(few.rows), DRAWS):
         assert [row.visible for row in few.rows[i : i + DRAWS]] == shown[few.rows[i].entry.uid]
     facts = subset_facts(lead_matrix("paper"), mask_leads(np.array(list(shown.values()))))
-    assert (facts["rank"] == 3).all() and {bin(m).count("1") for masks in shown.values() for m in masks} == {3}
-    assert any(len(set(masks)) > 1 for masks in shown.values()) and len({m[0] for m in shown.values()}) > 1
+    assert (facts["rank"] == 3).all() and {
+        bin(m).count("1") for masks in shown.values() for m in masks
+    } == {3}
+    assert (
+        any(len(set(masks)) > 1 for masks in shown.values())
+        and len({m[0] for m in shown.values()}) > 1
+    )
     rows = view.rows[::DRAWS][:5]
     alone = model.embed_windows(view_windows(rows[3:], lambda: None), 8 * model.max_beats, 8)[1]
     together = model.embed_windows(view_windows(rows, lambda: None), 8 * model.max_beats, 8)[1]
@@ -100,7 +118,8 @@ def test_collapse_does_not_score_on_retrieval(kinds):
     table, test = small_table(x)
     found = agreement(table, test, table.embedding[test][None], 30)[WHOLE]
     assert found["top1"]["mean"] == pytest.approx(kinds / 6)  # chance among those that are the same
-    assert found["cosine"]["mean"] == pytest.approx(kinds - 1)  # one point has no direction, two always agree
+    # one point has no direction, two always agree
+    assert found["cosine"]["mean"] == pytest.approx(kinds - 1)
 
 
 def test_a_shared_mean_is_no_agreement():
@@ -119,9 +138,13 @@ def test_the_command_writes_every_model_beside_its_control(results):
     cells = {cell["model"]: cell for cell in models["one"]["probe"][0]["cells"]}
     assert list(cells) == ["12 leads", "3 leads"] and len(cells["3 leads"]["per_fit"]) == 2
     (gap,) = models["one"]["probe"][0]["differences"]
-    assert gap["difference"] == pytest.approx(cells["12 leads"]["macro_auroc"] - cells["3 leads"]["macro_auroc"])
+    assert gap["difference"] == pytest.approx(
+        cells["12 leads"]["macro_auroc"] - cells["3 leads"]["macro_auroc"]
+    )
     text = (results / "view_agreement.md").read_text()
-    assert text.index("```bash\nlvcg view_agreement --checkpoint=one=smoke") < text.index("| features")
+    assert text.index("```bash\nlvcg view_agreement --checkpoint=one=smoke") < text.index(
+        "| features"
+    )
     assert f"| {NO_RHYTHM} | top-1 |" in text and "| diagnosis | 100% | drop | " in text
     assert str(results) not in text and " nan" not in text
     page = (results / "page.md").read_text()

@@ -1,4 +1,5 @@
-"""The synthetic corpus: physically consistent, reproducible, growing without changing, and labelled as it says."""
+"""The synthetic corpus: physically consistent, reproducible, growing without changing, and labelled
+as it says."""
 
 import csv
 import hashlib
@@ -75,8 +76,15 @@ def qrs_width(conditions, patient):
 def test_limb_leads_obey_einthoven_and_goldberger(geometry):
     signal, info = records.make_record(2, patient=4, geometry=geometry)
     i, ii = lead(signal, "I"), lead(signal, "II")
-    assert signal.shape == (2500, 12) and signal.dtype == np.float32 and info["leads"] == list(LEADS)
-    for name, expected in {"III": ii - i, "aVR": -(i + ii) / 2, "aVL": i - ii / 2, "aVF": ii - i / 2}.items():
+    assert (
+        signal.shape == (2500, 12) and signal.dtype == np.float32 and info["leads"] == list(LEADS)
+    )
+    for name, expected in {
+        "III": ii - i,
+        "aVR": -(i + ii) / 2,
+        "aVL": i - ii / 2,
+        "aVF": ii - i / 2,
+    }.items():
         np.testing.assert_allclose(lead(signal, name), expected, atol=1e-6, err_msg=name)
 
 
@@ -96,12 +104,17 @@ def test_a_noiseless_record_is_the_projected_dipole_and_noise_is_not_nothing():
 
 
 def test_amplitudes_are_those_of_an_ecg():
-    reach = [np.abs(records.make_record(4, patient=k, conditions=["NORM"], noise=0)[0]).max() for k in range(40)]
+    reach = [
+        np.abs(records.make_record(4, patient=k, conditions=["NORM"], noise=0)[0]).max()
+        for k in range(40)
+    ]
     assert np.min(reach) > 0.5 and 0.8 < np.median(reach) < 2.5 and np.max(reach) < 5
 
 
 def test_the_torso_and_beat_stay_with_the_patient():
-    (_, a), (_, b), (_, c) = (records.make_record(0, patient=p, record=r) for p, r in [(7, 0), (7, 1), (8, 0)])
+    (_, a), (_, b), (_, c) = (
+        records.make_record(0, patient=p, record=r) for p, r in [(7, 0), (7, 1), (8, 0)]
+    )
     np.testing.assert_array_equal(a["matrix"], b["matrix"])
     assert np.abs(a["matrix"] - c["matrix"]).max() > 0.02
     assert len(a["vcg"]) == len(b["vcg"]) and np.abs(a["vcg"] - b["vcg"]).max() > 0.05
@@ -157,7 +170,12 @@ def test_every_class_is_frequent_and_labels_are_consistent(drawn):
 def test_true_peaks_lie_in_the_record_on_large_dipoles(drawn):
     for info in drawn[:60]:
         peaks, size = info["r_peaks"], np.linalg.norm(info["vcg"], axis=1)
-        assert len(peaks) > 4 and peaks[0] >= 0 and peaks[-1] < len(size) and (np.diff(peaks) > 20).all()
+        assert (
+            len(peaks) > 4
+            and peaks[0] >= 0
+            and peaks[-1] < len(size)
+            and (np.diff(peaks) > 20).all()
+        )
         assert (size[peaks] > 3 * np.median(size)).all()
 
 
@@ -196,7 +214,10 @@ def test_bundle_branch_block_is_wide_and_points_the_right_way():
         left, _ = beat_of(["LBBB"], patient)
         assert -left("V1").min() > 2 * left("V1").max() and left("V6").max() > -2 * left("V6").min()
     late = slice(150 + 20, 150 + 50)  # 40-100 ms after R
-    terminal = [beat_of(["RBBB"], p)[0]("V1")[late].max() - beat_of(["NORM"], p)[0]("V1")[late].max() for p in patients]
+    terminal = [
+        beat_of(["RBBB"], p)[0]("V1")[late].max() - beat_of(["NORM"], p)[0]("V1")[late].max()
+        for p in patients
+    ]
     assert np.median(terminal) > 0.3
 
 
@@ -204,7 +225,10 @@ def test_other_conditions_change_what_they_are_named_for():
     st = slice(150 + 45, 150 + 60)
     for patient in range(6):
         normal, _ = beat_of(["NORM"], patient)
-        shift = {c: {k: (beat_of([c], patient)[0](k) - normal(k))[st].mean() for k in LEADS} for c in ("STE", "STD")}
+        shift = {
+            c: {k: (beat_of([c], patient)[0](k) - normal(k))[st].mean() for k in LEADS}
+            for c in ("STE", "STD")
+        }
         assert max(shift["STE"].values()) > 0.1 and shift["STD"]["V5"] < -0.08
     spans = {
         c: [np.ptp(beat_of([c], p)[0]("V5")) + np.ptp(beat_of([c], p)[0]("V1")) for p in range(8)]
@@ -213,17 +237,22 @@ def test_other_conditions_change_what_they_are_named_for():
     assert np.median(spans["LVH"]) > 1.3 * np.median(spans["NORM"])
     wave = slice(150 + 90, 150 + 180)
     inverted = [
-        beat_of(["TINV"], p)[0]("V5")[wave].mean() < 0.2 * beat_of(["NORM"], p)[0]("V5")[wave].mean() for p in range(8)
+        beat_of(["TINV"], p)[0]("V5")[wave].mean()
+        < 0.2 * beat_of(["NORM"], p)[0]("V5")[wave].mean()
+        for p in range(8)
     ]
     assert np.mean(inverted) > 0.8
 
 
 def test_afib_has_no_p_wave():
-    """Averaged over beats, the 200 ms before the QRS holds a P wave in sinus rhythm and nothing in fibrillation."""
+    """Averaged over beats, the 200 ms before the QRS holds a P wave in sinus rhythm and nothing in
+    fibrillation."""
     before = slice(150 - 110, 150 - 40)
 
     def p_wave(rhythm):
-        return np.median([np.ptp(beat_of([rhythm], p, seconds=60)[0]("II")[before]) for p in range(5)])
+        return np.median(
+            [np.ptp(beat_of([rhythm], p, seconds=60)[0]("II")[before]) for p in range(5)]
+        )
 
     assert p_wave("SR") > 0.07 > p_wave("AFIB")
 
@@ -246,14 +275,21 @@ def test_files_hold_what_make_record_returns(corpus):
     assert rate == 250 and names == list(LEADS)
     np.testing.assert_allclose(read, signal, atol=1.5e-3)
     record = wfdb.rdrecord(str(out / info["record_id"]), physical=False)
-    assert [value % 65536 for value in record.checksum] == [value % 65536 for value in record.calc_checksum()]
+    assert [value % 65536 for value in record.checksum] == [
+        value % 65536 for value in record.calc_checksum()
+    ]
     notes = annotations(out / info["record_id"])
     assert notes.sample.tolist() == info["r_peaks"].tolist()
     assert [symbol == "V" for symbol in notes.symbol] == info["ectopic"].tolist()
     with open(out / "labels.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["record_id", "patient_id", "split", "diagnosis", "rhythm"] and len(rows) == 24
-    assert rows[-1]["record_id"] == info["record_id"] and rows[-1]["rhythm"] == ";".join(info["labels"]["rhythm"])
+    assert (
+        list(rows[0]) == ["record_id", "patient_id", "split", "diagnosis", "rhythm"]
+        and len(rows) == 24
+    )
+    assert rows[-1]["record_id"] == info["record_id"] and rows[-1]["rhythm"] == ";".join(
+        info["labels"]["rhythm"]
+    )
     assert sum("SR" in row["rhythm"].split(";") for row in rows) == counts["rhythm"]["SR"]
     assert open_corpus("synthetic", out).tasks == records.TASKS
 
@@ -285,9 +321,19 @@ def test_foreign_and_different_folders_are_refused(corpus, tmp_path):
 
 
 def test_command_line(tmp_path):
-    command = [sys.executable, "-m", "data_prep.synthetic", f"--out={tmp_path / 'made'}", "--patients=2"]
-    done = subprocess.run([*command, "--records_per_patient=1"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("wrote 2 records of 2 patients"), done.stderr
+    command = [
+        sys.executable,
+        "-m",
+        "data_prep.synthetic",
+        f"--out={tmp_path / 'made'}",
+        "--patients=2",
+    ]
+    done = subprocess.run(
+        [*command, "--records_per_patient=1"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.startswith("wrote 2 records of 2 patients"), (
+        done.stderr
+    )
     assert len(list((tmp_path / "made").rglob("*.dat"))) == 2
     done = subprocess.run([*command, "--seed=1"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith("error:")

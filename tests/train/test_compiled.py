@@ -1,4 +1,5 @@
-"""Steps compiled apart from their first call: once a shape, with the numbers of the jitted function."""
+"""Steps compiled apart from their first call: once a shape, with the numbers of the jitted
+function."""
 
 import platform
 

@@ -1,4 +1,5 @@
-"""A disk that fills and shards that go bad while a run is under way: one line that says what, and nothing lost."""
+"""A disk that fills and shards that go bad while a run is under way: one line that says what, and
+nothing lost."""
 
 import resource
 import shutil
@@ -8,7 +9,11 @@ from helpers.commands import assert_one_line_error, run, start, train_arguments,
 
 from data_prep.dataset.shards import ShardSet
 
-LONG = ("--config.train.steps=4000", "--config.train.checkpoint_every=5", "--config.train.validate_every=100000")
+LONG = (
+    "--config.train.steps=4000",
+    "--config.train.checkpoint_every=5",
+    "--config.train.validate_every=100000",
+)
 
 
 def finished(process) -> subprocess.CompletedProcess:
@@ -16,14 +21,18 @@ def finished(process) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def test_a_full_disk_ends_the_run_in_one_line_and_the_last_checkpoint_is_usable(shards_dir, tmp_path):
+def test_a_full_disk_ends_the_run_in_one_line_and_the_last_checkpoint_is_usable(
+    shards_dir, tmp_path
+):
     arguments = train_arguments(tmp_path / "run", shards_dir, *LONG)
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", 12, process)
     resource.prlimit(
         process.pid, resource.RLIMIT_FSIZE, (8192, 8192)
     )  # no file may grow beyond this, as on a full disk
-    assert_one_line_error(finished(process), "checkpoint could not be written", "disk full", "intact")
+    assert_one_line_error(
+        finished(process), "checkpoint could not be written", "disk full", "intact"
+    )
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", 30, process)
     process.terminate()
@@ -43,4 +52,8 @@ def test_a_shard_that_goes_bad_under_a_run_is_named(shards_dir, tmp_path):
         file.write(bytes(shard.stat().st_size - 256))
     assert_one_line_error(finished(process), shard.name)
     (data / shard.name).unlink()
-    assert_one_line_error(run("lvcg_jax.train", *train_arguments(tmp_path / "run", data, *LONG)), shard.name, "missing")
+    assert_one_line_error(
+        run("lvcg_jax.train", *train_arguments(tmp_path / "run", data, *LONG)),
+        shard.name,
+        "missing",
+    )

@@ -17,7 +17,8 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.runs.metrics_log import read_metrics
 
 STEPS = 26
-# One compiled shape, and a rate at which rounding noise does not grow faster than it can be compared.
+# One compiled shape, and a rate at which rounding noise does not grow faster than it can be
+# compared.
 SETTINGS = (
     f"--config.train.steps={STEPS}",
     "--config.data.pack=False",
@@ -68,7 +69,9 @@ def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(shards_dir, r
 
 
 def test_sigterm_saves_and_the_same_command_resumes(shards_dir, reference, tmp_path):
-    arguments = train_arguments(tmp_path / "run", shards_dir, *SETTINGS, "--config.train.checkpoint_every=1000")
+    arguments = train_arguments(
+        tmp_path / "run", shards_dir, *SETTINGS, "--config.train.checkpoint_every=1000"
+    )
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", 7, process)
     process.send_signal(signal.SIGTERM)
@@ -101,14 +104,21 @@ def test_eight_devices_equal_one_and_one_can_go_on(shards_dir, reference, tmp_pa
 
 def test_sharded_parameters_equal_replicated_ones(shards_dir, reference, tmp_path):
     spread = ("--config.mesh.shard_parameters=data", "--config.mesh.shard_min_size=64")
-    done = run("lvcg_jax.train", *train_arguments(tmp_path, shards_dir, *SETTINGS, *spread), devices=2)
+    done = run(
+        "lvcg_jax.train", *train_arguments(tmp_path, shards_dir, *SETTINGS, *spread), devices=2
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert_close_losses(tmp_path, reference)
 
 
 def start_two_processes(*arguments: str) -> subprocess.Popen:
     """launch/local_multihost.sh: 2 processes of 4 devices."""
-    more = {"PROCESSES": "2", "DEVICES": "4", "LVCG_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
+    more = {
+        "PROCESSES": "2",
+        "DEVICES": "4",
+        "LVCG_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+    }
     return subprocess.Popen(
         ["bash", str(ROOT / "launch" / "local_multihost.sh"), *arguments],
         env={**os.environ, **more},
@@ -119,16 +129,23 @@ def start_two_processes(*arguments: str) -> subprocess.Popen:
 
 
 def children_of(process: subprocess.Popen) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return [
+        int(pid)
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
 
 
-def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(shards_dir, reference, tmp_path):
+def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(
+    shards_dir, reference, tmp_path
+):
     arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
     both = start_two_processes(*arguments)
     wait_for_step(tmp_path, random.randint(6, STEPS - 8), both)
     os.kill(random.choice(children_of(both)), signal.SIGKILL)
     both.communicate(timeout=60)
-    assert both.returncode not in (0, None), "the launcher reports the failure, and leaves nobody waiting"
+    assert both.returncode not in (0, None), (
+        "the launcher reports the failure, and leaves nobody waiting"
+    )
     again = start_two_processes(*arguments)
     _, err = again.communicate(timeout=200)
     assert again.returncode == 0, err[-3000:]
@@ -147,5 +164,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(shards_dir, re
     done = run("lvcg_jax.train", *train_arguments(tmp_path / "run", shards_dir, *SETTINGS))
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"checkpoint {STEPS} cannot be read" in done.stderr
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert {row["step"] for row in rows if row["kind"] == "train"} == set(range(1, STEPS + 1))

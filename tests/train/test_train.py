@@ -1,4 +1,5 @@
-"""The main job as a user runs it: what lands in the run directory, and what a mistake looks like."""
+"""The main job as a user runs it: what lands in the run directory, and what a mistake looks
+like."""
 
 import json
 import shutil
@@ -31,15 +32,25 @@ def test_run_directory_says_what_was_done(trained_run, smoke):
     train = [row for row in rows if row["kind"] == "train"]
     validation = [row for row in rows if row["kind"] == "validation"]
     assert [row["step"] for row in train] == list(range(1, 21))
-    assert {"loss", "ecg", "vcg", "temp", "ecg_r2", "vcg_r2", "ecg_worst5", "gradient_norm", "learning_rate"} <= train[
-        0
-    ].keys()
+    assert {
+        "loss",
+        "ecg",
+        "vcg",
+        "temp",
+        "ecg_r2",
+        "vcg_r2",
+        "ecg_worst5",
+        "gradient_norm",
+        "learning_rate",
+    } <= train[0].keys()
     assert [row["step"] for row in validation] == [10, 20]
     for row in train:
         assert row["loss"] == pytest.approx(row["ecg"] + row["vcg"] + 0.1 * row["temp"], rel=1e-4)
     assert list((trained_run / "tensorboard").glob("events*"))
     best = min(validation, key=lambda row: row["loss"])
-    assert [int(p.name) for p in (trained_run / "lowest").iterdir() if p.name.isdigit()] == [best["step"]]
+    assert [int(p.name) for p in (trained_run / "lowest").iterdir() if p.name.isdigit()] == [
+        best["step"]
+    ]
     assert Checkpoints(trained_run).best_loss == pytest.approx(best["loss"])
 
 
@@ -48,20 +59,24 @@ def test_paper_config_is_the_preprocessing_default():
 
 
 def test_accumulated_gradients_equal_one_batch(smoke, tmp_path):
-    """With layer norm a batch split in two micro-batches gives the same losses as the whole batch."""
+    """With layer norm a batch split in two micro-batches gives the same losses as the whole
+    batch."""
     losses = []
     for accumulate in (1, 2):
         config = smoke.copy_and_resolve_references()
         config.model.norm, config.optim.accumulate, config.train.steps = "layer", accumulate, 6
         config.data.pack, config.optim.learning_rate = False, 1e-5
         train_and_evaluate(config, tmp_path / str(accumulate))
-        losses.append([r["loss"] for r in read_metrics(tmp_path / str(accumulate)) if r["kind"] == "train"])
+        losses.append(
+            [r["loss"] for r in read_metrics(tmp_path / str(accumulate)) if r["kind"] == "train"]
+        )
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 def test_other_choices_of_the_config_train_too(smoke, tmp_path):
-    """Moving average, rhythm loss, learnable Dower geometry, mean reduction, constant rate, padded slots, bf16; and of
-    the published code: the anchor term, its GRU, norms of the embedding, decay of everything."""
+    """Moving average, rhythm loss, learnable Dower geometry, mean reduction, constant rate, padded
+    slots, bf16; and of the published code: the anchor term, its GRU, norms of the embedding, decay
+    of everything."""
     smoke.optim.ema_decay, smoke.loss.lambda_rhythm, smoke.loss.reduction = 0.9, 1.0, "mean"
     smoke.geometry.learnable, smoke.geometry.matrix, smoke.geometry.max_gain = True, "dower", 10.0
     smoke.optim.schedule, smoke.data.pack, smoke.model.dtype = "constant", False, "bfloat16"
@@ -74,10 +89,21 @@ def test_other_choices_of_the_config_train_too(smoke, tmp_path):
     assert {"rhythm", "base"} <= rows[0].keys()
 
 
-def test_our_own_choices_train_from_the_weights_of_another_run(smoke, tmp_path, trained_run, model, capfd):
-    """A start from weights, views of three to six leads, a GRU that reads all beats, terms on all tokens."""
-    smoke.train.start_from, smoke.optim.learning_rate, smoke.optim.ema_decay = str(trained_run), 0.0, 0.9
-    smoke.geometry.most_visible, smoke.model.dynamics_input, smoke.model.structure = 6, "encoded", "mean+std"
+def test_our_own_choices_train_from_the_weights_of_another_run(
+    smoke, tmp_path, trained_run, model, capfd
+):
+    """A start from weights, views of three to six leads, a GRU that reads all beats, terms on all
+    tokens."""
+    smoke.train.start_from, smoke.optim.learning_rate, smoke.optim.ema_decay = (
+        str(trained_run),
+        0.0,
+        0.9,
+    )
+    smoke.geometry.most_visible, smoke.model.dynamics_input, smoke.model.structure = (
+        6,
+        "encoded",
+        "mean+std",
+    )
     smoke.loss.ecg_source, smoke.loss.lambda_view, smoke.loss.lambda_rhythm = "both", 1.0, 1.0
     smoke.train.steps = 2
     train_and_evaluate(smoke, tmp_path / "run")
@@ -86,7 +112,8 @@ def test_our_own_choices_train_from_the_weights_of_another_run(smoke, tmp_path, 
     assert all(np.isfinite(list(row.values())[2:]).all() for row in rows) and rows[0]["view"] > 0
     kept = LVCG.load(tmp_path / "run")
     assert kept.part_sizes == {"structure": 32, "dynamics": 16, "rhythm": 8}
-    same = partial(np.testing.assert_allclose, rtol=1e-6)  # the rate is zero, the moving average rounds
+    # the rate is zero, the moving average rounds
+    same = partial(np.testing.assert_allclose, rtol=1e-6)
     for name, group in model.variables["params"].items():
         jax.tree.map(same, kept.variables["params"][name], group)
 
@@ -96,7 +123,9 @@ def test_weights_that_fit_nowhere_are_refused(smoke, tmp_path, trained_run):
     with pytest.raises(InputError, match="nowhere"):
         train_and_evaluate(smoke, tmp_path / "run")
     with pytest.raises(InputError, match="no parameter of that run"):
-        take_weights(TrainState(0, 0, {"a": np.zeros(3)}, {}, {}, {}), {"params": {"a": np.zeros(4)}})
+        take_weights(
+            TrainState(0, 0, {"a": np.zeros(3)}, {}, {}, {}), {"params": {"a": np.zeros(4)}}
+        )
 
 
 def test_non_finite_loss_names_the_step_and_the_record(smoke, tmp_path, monkeypatch, shards_dir):
@@ -122,7 +151,9 @@ def test_non_finite_loss_names_the_step_and_the_record(smoke, tmp_path, monkeypa
 
 def test_run_directory_of_another_config_is_refused(trained_run, smoke):
     smoke.optim.learning_rate = 0.5
-    with pytest.raises(InputError, match=r"belongs to another config \(optim.learning_rate: 0.001 -> 0.5\)"):
+    with pytest.raises(
+        InputError, match=r"belongs to another config \(optim.learning_rate: 0.001 -> 0.5\)"
+    ):
         train_and_evaluate(smoke, trained_run)
 
 
@@ -141,7 +172,9 @@ def test_shards_of_another_preprocessing_are_refused(smoke, tmp_path):
 def test_checkpoint_of_another_architecture_is_refused(trained_run, smoke, tmp_path):
     shutil.copytree(trained_run, tmp_path / "run")
     smoke.model.token_dim = 24
-    text = (tmp_path / "run" / "config.json").read_text().replace('"token_dim": 16', '"token_dim": 24')
+    text = (
+        (tmp_path / "run" / "config.json").read_text().replace('"token_dim": 16', '"token_dim": 24')
+    )
     (tmp_path / "run" / "config.json").write_text(text)
     with pytest.raises(InputError, match="another architecture"):
         train_and_evaluate(smoke, tmp_path / "run")
@@ -161,7 +194,10 @@ def test_truncated_shard_is_named(smoke, shards_dir, tmp_path):
     [
         ([f"--config={CONFIG}:smoke"], ["--workdir"]),
         ([f"--config={CONFIG}:nonsense", "--workdir=WORKDIR"], ["nonsense", "paper"]),
-        ([f"--config={CONFIG}:smoke", "--workdir=WORKDIR", "--config.optim.learning_rat=1"], ["learning_rat"]),
+        (
+            [f"--config={CONFIG}:smoke", "--workdir=WORKDIR", "--config.optim.learning_rat=1"],
+            ["learning_rat"],
+        ),
         (["--config=configs/no_such_file.py", "--workdir=WORKDIR"], ["no_such_file"]),
         ([f"--config={CONFIG}:smoke", "--workdir=WORKDIR", "--no_such_flag=1"], ["no_such_flag"]),
     ],
@@ -176,7 +212,9 @@ def test_a_missing_or_empty_data_folder_is_told_in_one_line(tmp_path):
     missing = run("lvcg_jax.train", *train_arguments(tmp_path / "run", tmp_path / "nowhere"))
     assert_one_line_error(missing, "nowhere")
     (tmp_path / "empty").mkdir()
-    assert_one_line_error(run("lvcg_jax.train", *train_arguments(tmp_path / "run", tmp_path / "empty")), "empty")
+    assert_one_line_error(
+        run("lvcg_jax.train", *train_arguments(tmp_path / "run", tmp_path / "empty")), "empty"
+    )
 
 
 def test_help_is_there():

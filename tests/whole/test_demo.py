@@ -7,10 +7,25 @@ from helpers.commands import CONFIG, ROOT, environment
 
 
 def test_demo_goes_from_nothing_to_pictures(tmp_path):
-    command = [sys.executable, "launch/demo.py", f"--out={tmp_path / 'demo'}", f"--config={CONFIG}:smoke", "--seeds=1"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400)
+    command = [
+        sys.executable,
+        "launch/demo.py",
+        f"--out={tmp_path / 'demo'}",
+        f"--config={CONFIG}:smoke",
+        "--seeds=1",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "LVCG minus random weights" in done.stdout and str(tmp_path / "demo") in done.stdout
     pictures = {path.name for path in (tmp_path / "demo").glob("*.png")}
-    assert pictures == {"record.png", "vcg.png", "reconstruction.png", "training.png", "probe.png", "embedding.png"}
+    assert pictures == {
+        "record.png",
+        "vcg.png",
+        "reconstruction.png",
+        "training.png",
+        "probe.png",
+        "embedding.png",
+    }
     assert "median beat" in (tmp_path / "demo" / "probe.md").read_text()

@@ -1,4 +1,5 @@
-"""The documentation: every example runs or says why not, every flag exists, nothing is left out, the site builds."""
+"""The documentation: every example runs or says why not, every flag exists, nothing is left out,
+the site builds."""
 
 import json
 import re
@@ -10,10 +11,19 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.commands import ROOT
-from helpers.doc_blocks import check_command, inline_commands, main_of, module_of, pages, read_blocks, split_command
+from helpers.doc_blocks import (
+    check_command,
+    inline_commands,
+    main_of,
+    module_of,
+    pages,
+    read_blocks,
+    split_command,
+)
 
 # What stands in the folder that commands are run in, under the names that the documentation uses.
-RUNS = ("runs/paper", "runs/demo/run-seed0", "runs/my_first")  # finished: a train command finds nothing left to do
+# finished: a train command finds nothing left to do
+RUNS = ("runs/paper", "runs/demo/run-seed0", "runs/my_first")
 SHARDS = ("data/ptbxl",)
 RECORD = "records/000/00000_00"
 WORDS = {  # what a reader puts in
@@ -25,7 +35,8 @@ SMALLER = {  # the same at toy size
     "--patients=200": "--patients=24",
     "--workers=2": "--workers=1",
     "configs/pretrain.py:demo": "configs/pretrain.py:smoke",
-    " --random_weights=0": "",  # compiles a whole training pass; tests/test_embed.py and test_results.py do it
+    # compiles a whole training pass; tests/test_embed.py and test_results.py do it
+    " --random_weights=0": "",
 }
 MORE_FLAGS = {  # that make a command quick
     "lvcg_jax.probe": ["--resamples=20", "--seeds=1", "--fractions=1"],
@@ -35,7 +46,8 @@ MORE_FLAGS = {  # that make a command quick
 
 
 class Workspace:
-    """A folder with what the documentation speaks of; each command is run in it once, whichever page it is on."""
+    """A folder with what the documentation speaks of; each command is run in it once, whichever
+    page it is on."""
 
     def __init__(self, folder: Path):
         self.folder, self.done = folder, set()
@@ -102,7 +114,9 @@ def all_packaged(packaged, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if any(block.is_run for block in read_blocks(page))])
+@pytest.mark.parametrize(
+    "page", [page for page in pages() if any(block.is_run for block in read_blocks(page))]
+)
 def test_what_a_page_shows_runs(page, workspace, ecg, all_packaged, monkeypatch):
     monkeypatch.chdir(workspace.folder)
     monkeypatch.setattr("lvcg_jax.runs.weights.PACKAGED", all_packaged)
@@ -125,7 +139,9 @@ def test_commands_and_flags_exist(page):
         elif block.language == "python":
             compile(block.text, block.where, "exec")
         else:
-            assert block.why is None, f"{block.where}: only bash and python blocks are run, so only they are marked"
+            assert block.why is None, (
+                f"{block.where}: only bash and python blocks are run, so only they are marked"
+            )
     for line in inline_commands(page):
         check_command(line, f"{page}: {line}", whole=False)
 
@@ -154,13 +170,19 @@ def test_every_command_and_corpus_and_field_is_documented():
     from data_prep.ecg.quality import KINDS
 
     sources = [*(ROOT / "lvcg_jax").glob("*.py"), *(ROOT / "data_prep").glob("*.py")]
-    commands = [f"{path.parent.name}.{path.stem}" for path in sources if "run_command(" in path.read_text()]
+    commands = [
+        f"{path.parent.name}.{path.stem}" for path in sources if "run_command(" in path.read_text()
+    ]
     commands = [name for name in commands if name != "data_prep.base.command"]
-    cli, data, preprocessing = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("cli", "data", "preprocessing"))
+    cli, data, preprocessing = (
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("cli", "data", "preprocessing")
+    )
     rows = re.findall(r"^\| `python -m ([\w.]+)` \|", cli, re.MULTILINE)
     assert sorted(rows) == sorted(commands)
     shown = [split_command(line) for block in read_blocks("docs/cli.md") for line in block.commands]
-    assert set(commands) <= {words[2] for words in shown if words[:2] == ["python", "-m"]}, "an example for each"
+    assert set(commands) <= {words[2] for words in shown if words[:2] == ["python", "-m"]}, (
+        "an example for each"
+    )
     assert [name for name in CORPORA if f"`{name}`" not in data] == []
     assert [name for name in Preprocess().to_dict() if f"`{name}`" not in preprocessing] == []
     assert [word for word in KINDS if f"`{word}`" not in preprocessing] == []
@@ -174,7 +196,9 @@ def test_config_fields_that_a_page_names_exist(page):
     fields = flatten(read_config_file(ROOT / "configs" / "pretrain.py"))
     sections = "|".join(sorted({name.split(".")[0] for name in fields if "." in name}))
     named = re.findall(rf"`(?:--config\.)?((?:{sections})\.[a-z_]+)`", (ROOT / page).read_text())
-    assert [name for name in named if name not in fields and not name.endswith((".py", ".sh", ".md"))] == []
+    assert [
+        name for name in named if name not in fields and not name.endswith((".py", ".sh", ".md"))
+    ] == []
 
 
 def test_links_of_the_start_page_lead_somewhere():
@@ -193,25 +217,41 @@ def test_citation_is_of_this_version():
 
 
 def test_site_builds_without_a_warning_and_without_the_network(tmp_path):
-    """The docs as they are, but for a folded table, a page that is not there (it leaves the menu) and a new one."""
+    """The docs as they are, but for a folded table, a page that is not there (it leaves the menu)
+    and a new one."""
     docs = shutil.copytree(ROOT / "docs", tmp_path / "docs")
     with (docs / "results.md").open("a") as page:
-        page.write("\n<details><summary>more</summary>\n\n|a|b|\n|---|---|\n|only here|2|\n\n</details>\n")
+        page.write(
+            "\n<details><summary>more</summary>\n\n|a|b|\n|---|---|\n|only here|2|\n\n</details>\n"
+        )
     (docs / "another.md").write_text("# Another page\n")
     (docs / "soak.md").unlink()
     for page in ("launch.md", "scaling.md"):
         (docs / page).write_text((docs / page).read_text().replace("(soak.md)", "(index.md)"))
-    config = (ROOT / ".mkdocs.yml").read_text().replace("paths: [.]", f"paths: [{json.dumps(str(ROOT))}]")
+    config = (
+        (ROOT / ".mkdocs.yml")
+        .read_text()
+        .replace("paths: [.]", f"paths: [{json.dumps(str(ROOT))}]")
+    )
     (tmp_path / ".mkdocs.yml").write_text(config)
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", ".mkdocs.yml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr[-3000:]
     site = tmp_path / "build" / "site"
     menu = (site / "index.html").read_text()
-    assert 'href="results.html"' in menu and 'href="another.html"' in menu and 'href="soak.html"' not in menu
+    assert (
+        'href="results.html"' in menu
+        and 'href="another.html"' in menu
+        and 'href="soak.html"' not in menu
+    )
     assert "<td>only here</td>" in (site / "results.html").read_text()
     api = (site / "api.html").read_text()
-    assert 'id="lvcg_jax.embed.lvcg.LVCG.embed"' in api and "with its lead names in any order and case" in api
+    assert (
+        'id="lvcg_jax.embed.lvcg.LVCG.embed"' in api
+        and "with its lead names in any order and case" in api
+    )
     for page in site.glob("*.html"):
-        fetched = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(https?:[^\"]*)", page.read_text())
+        fetched = re.findall(
+            r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(https?:[^\"]*)", page.read_text()
+        )
         assert fetched == [], page.name

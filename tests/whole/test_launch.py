@@ -1,4 +1,5 @@
-"""Launch scripts: clean shell, a manifest that Kubernetes accepts, flags that the main job knows."""
+"""Launch scripts: clean shell, a manifest that Kubernetes accepts, flags that the main job
+knows."""
 
 import subprocess
 import sys
@@ -17,32 +18,48 @@ SCRIPTS = [*sorted(LAUNCH.glob("*.sh")), LAUNCH / "slurm.sbatch", ROOT / ".ci" /
 def test_scripts_pass_shellcheck(script):
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run(
-        [shellcheck, "--external-sources", f"--source-path={LAUNCH}", script], capture_output=True, text=True
+        [shellcheck, "--external-sources", f"--source-path={LAUNCH}", script],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout
 
 
 def test_scripts_say_where_they_were_run():
-    for script in (LAUNCH / name for name in ("local_multihost.sh", "slurm.sbatch", "tpu_pod.sh", "jobset.yaml")):
+    for script in (
+        LAUNCH / name
+        for name in ("local_multihost.sh", "slurm.sbatch", "tpu_pod.sh", "jobset.yaml")
+    ):
         assert "# Status: " in script.read_text(), script.name
 
 
 def test_jobset_template_is_a_valid_job_whose_processes_agree():
     jobset = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
     (workers,) = jobset["spec"]["replicatedJobs"]
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "check"}, **workers["template"]}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "check"},
+        **workers["template"],
+    }
     kubernetes_validate.validate(job, kubernetes_validate.latest_version(), strict=True)
     spec = job["spec"]
-    flags = dict(flag.removeprefix("--").split("=", 1) for flag in spec["template"]["spec"]["containers"][0]["args"])
+    flags = dict(
+        flag.removeprefix("--").split("=", 1)
+        for flag in spec["template"]["spec"]["containers"][0]["args"]
+    )
     assert int(flags["processes"]) == spec["parallelism"] == spec["completions"]
     subdomain = jobset["spec"]["network"]["subdomain"]
-    host = f"{jobset['metadata']['name']}-{workers['name']}-0-0.{subdomain}"  # set-job-replica-index
+    # set-job-replica-index
+    host = f"{jobset['metadata']['name']}-{workers['name']}-0-0.{subdomain}"
     assert flags["coordinator"].split(":")[0] == host
 
 
 def test_half_named_processes_and_an_absent_cluster_are_told(shards_dir, tmp_path):
     arguments = train_arguments(tmp_path / "run", shards_dir)
-    assert_one_line_error(run("lvcg_jax.train", *arguments, "--processes=2"), "--coordinator", "--process=K")
+    assert_one_line_error(
+        run("lvcg_jax.train", *arguments, "--processes=2"), "--coordinator", "--process=K"
+    )
     both = run("lvcg_jax.train", *arguments, "--cluster", "--processes=2")
     assert_one_line_error(both, "--cluster", "leave out")
     assert_one_line_error(run("lvcg_jax.train", *arguments, "--cluster"), "no cluster environment")

@@ -12,7 +12,8 @@ from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.train.loop import train_and_evaluate
 
 needs_data = pytest.mark.skipif(
-    "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: the folder with an unpacked ptbxl in it"
+    "LVCG_REAL_DATA" not in os.environ,
+    reason="needs LVCG_REAL_DATA: the folder with an unpacked ptbxl in it",
 )
 
 
@@ -28,6 +29,10 @@ def test_validation_loss_on_ptbxl_falls_by_thirty_percent(tmp_path):
     config.train.steps, config.train.validate_every, config.train.validate_records = 200, 20, 128
     config.optim.warmup_steps, config.train.checkpoint_every = 20, 1000
     train_and_evaluate(config, tmp_path / "run")
-    losses = {row["step"]: row["loss"] for row in read_metrics(tmp_path / "run") if row["kind"] == "validation"}
+    losses = {
+        row["step"]: row["loss"]
+        for row in read_metrics(tmp_path / "run")
+        if row["kind"] == "validation"
+    }
     print({step: round(loss) for step, loss in losses.items()})
     assert losses[200] <= 0.7 * losses[20], losses

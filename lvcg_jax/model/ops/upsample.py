@@ -1,8 +1,9 @@
-"""Linear x2 up-sampling with half-pixel centres and clamped edges, alone or together with the convolution after it.
+"""Linear x2 up-sampling with half-pixel centres and clamped edges, alone or together with the
+convolution after it.
 
-A convolution of up-sampled samples is a convolution of the samples themselves: output 2n and output 2n + 1 are two
-channels of one output n, each with its own taps. The up-sampled array, twice as long and read by two passes more, is
-never made. Arrays are [m,p,c]: beats, samples, channels.
+A convolution of up-sampled samples is a convolution of the samples themselves: output 2n and output
+2n + 1 are two channels of one output n, each with its own taps. The up-sampled array, twice as long
+and read by two passes more, is never made. Arrays are [m,p,c]: beats, samples, channels.
 """
 
 import jax
@@ -32,10 +33,13 @@ def upsampled_conv1d(x: jax.Array, kernel: jax.Array) -> jax.Array:
         matrix = _mix_taps(_routes(length, width), kernel).reshape(length * ci, 2 * length * co)
         return (x.reshape(m, -1) @ matrix).reshape(m, 2 * length, co)
     middle = inner + 1
-    pairs = _routes(2 * middle + 1, width)[middle - inner : middle + inner + 1, 2 * middle : 2 * middle + 2]
+    pairs = _routes(2 * middle + 1, width)[
+        middle - inner : middle + inner + 1, 2 * middle : 2 * middle + 2
+    ]
     pair_kernel = _mix_taps(pairs, kernel).reshape(2 * inner + 1, ci, 2 * co)
     y = conv1d(x, pair_kernel).reshape(m, 2 * length, co)
-    # Beyond an edge that convolution sees zeros, and puts a quarter of the last sample on the wrong side of it.
+    # Beyond an edge that convolution sees zeros, and puts a quarter of the last sample on the wrong
+    # side of it.
     none, rest = jnp.zeros_like(kernel[:1]), 2 * length - reach - 1
     start = FAR * jnp.diff(kernel[: reach + 1], axis=0, prepend=none)[::-1]
     end = FAR * jnp.diff(kernel[reach:][::-1], axis=0, prepend=none)
@@ -50,13 +54,17 @@ def _spread(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _mix_taps(routes: np.ndarray, kernel: jax.Array) -> jax.Array:
-    """Routes [p,q,k] through the taps of a kernel [k,ci,co] -> what leads from sample p to output q: [p,ci,q,co]."""
-    mixed = jnp.einsum("pqk,kio->piqo", routes, kernel.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
+    """Routes [p,q,k] through the taps of a kernel [k,ci,co] -> what leads from sample p to output
+    q: [p,ci,q,co]."""
+    mixed = jnp.einsum(
+        "pqk,kio->piqo", routes, kernel.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST
+    )
     return mixed.astype(kernel.dtype)
 
 
 def _routes(length: int, width: int) -> np.ndarray:
-    """[p,2p,k]: the share of each sample that reaches each output of the convolution through each tap."""
+    """[p,2p,k]: the share of each sample that reaches each output of the convolution through each
+    tap."""
     upsampled = np.zeros((length, 2 * length), np.float32)
     for n in range(length):
         for other, at in ((max(n - 1, 0), 2 * n), (min(n + 1, length - 1), 2 * n + 1)):
