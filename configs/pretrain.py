@@ -97,12 +97,17 @@ def paper() -> ConfigDict:
     # successive differences; 'relative': as shares of the mean interval
     c.model.rhythm_steps = "seconds"
     c.model.rhythm_positions = 0  # open: slots with a learned vector each
-    # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/pooling.py
+    c.model.rhythm_max_log_ratio = 2.0  # open: an interval counts as at most e^2 times the mean
+    # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/model/pooling.py
     c.model.structure = "mean"
     # the leads' sizes in mV, which normalisation takes away, join the structure
     c.model.lead_sizes = False
+    # weight of the encoder's tokens in leads derived from both kinds; chosen on validation records
+    c.model.encoded_share = 1 / 3
     c.model.embedding_norm = False  # layer norm of each part of the embedding
     c.model.norm = "batch"  # open: 'batch' over valid beats, or 'layer'
+    c.model.norm_momentum = 0.9  # open: of the running statistics
+    c.model.norm_epsilon = 1e-5
     # 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU
     c.model.padding = "ignored"
     c.model.dropout = 0.1
@@ -119,12 +124,13 @@ def paper() -> ConfigDict:
     c.loss.lambda_temp = 0.1
     # 0: the rhythm encoder is a fixed seeded projection, as the printed objective implies
     c.loss.lambda_rhythm = 0.0
+    c.loss.rhythm_hidden_share = 0.3  # of the R-R intervals, which the rhythm term must guess
     c.loss.lambda_view = 0.0  # tokens of the visible leads must be those of all leads
     c.loss.lambda_base = 0.0  # the beat of slot 1 once more
     # tokens that hidden leads are decoded from; 'both': the encoder's own too
     c.loss.ecg_source = "predicted"
     c.loss.vcg_source = "encoded"  # tokens that L_vcg decodes: the encoder's own, or 'predicted'
-    # over elements, as printed; or 'mean'; 'mixed': see lvcg_jax/losses.py
+    # over elements, as printed; or 'mean'; 'mixed': see lvcg_jax/model/losses.py
     c.loss.reduction = "sum"
     c.loss.huber_delta = 1.0
 

@@ -14,13 +14,41 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from data_prep.ecg.geometry import lead_matrix, lift_table
 from lvcg_jax.config.build import as_geometry
-from lvcg_jax.config.fields import LATER_FIELDS, flatten
+from lvcg_jax.config.fields import flatten
+from lvcg_jax.model import losses, parts
 from lvcg_jax.model.decoder import SEED_LENGTH
 from lvcg_jax.model.dynamics import TemporalModule
 from lvcg_jax.model.masking import beat_mask, masked_mean
-from lvcg_jax.model.network import HIDDEN_SHARE, Batch
-from lvcg_jax.model.rhythm import RhythmEncoder, RhythmHead
-from lvcg_jax.model.views import record_keys, visible_leads
+from lvcg_jax.model.network import Batch
+from lvcg_jax.model.randomness import record_keys
+from lvcg_jax.model.rhythm import RhythmEncoder, RhythmHead, log_rr_ratio, rr_statistics
+from lvcg_jax.model.views import visible_leads
+
+# What the plain model knows of fields with alternatives: the paper's value of each.
+KNOWN = {
+    "model.space": "vcg",
+    "model.token_scope": "beat",
+    "model.decoder_passes": "one",
+    "model.dynamics": "learned",
+    "model.dynamics_input": "predicted",
+    "model.dynamics_layers": 1,
+    "model.unroll": "record",
+    "model.rhythm_unit": "seconds",
+    "model.rhythm_steps": "seconds",
+    "model.rhythm_positions": 0,
+    "model.structure": "mean",
+    "model.lead_sizes": False,
+    "model.embedding_norm": False,
+    "model.stitch": False,
+    "model.refine": 0,
+    "model.padding": "ignored",
+    "model.norm_momentum": 0.9,
+    "model.norm_epsilon": 1e-5,
+    "loss.ecg_source": "predicted",
+    "loss.vcg_source": "encoded",
+    "loss.lambda_base": 0.0,
+    "loss.lambda_view": 0.0,
+}
 
 
 def _fold(key: jax.Array | None, number: int) -> jax.Array | None:
@@ -141,13 +169,18 @@ class PlainLVCG(nn.Module):
 
     config: FrozenConfigDict  # the whole config
 
+    loss_terms = staticmethod(losses.loss_terms)
+
     def setup(self):
         c, geometry = self.config.model, self.config.geometry
         if geometry.learnable:
             raise ValueError("the plain model has no learnable geometry")
         self.encoder, self.decoder = _Encoder(c), _Decoder(c)
-        self.temporal = TemporalModule(c.token_dim, c.state_dim)  # made of library modules already
-        self.rhythm = RhythmEncoder(c.rhythm_dim, c.rhythm_hidden, c.rhythm_basis, c.rhythm_heads)
+        # Temporal module and rhythm encoder are made of library modules already.
+        self.temporal = TemporalModule(parts.Dynamics(state_dim=c.state_dim), c.token_dim)
+        self.rhythm = RhythmEncoder(
+            parts.Rhythm(c.rhythm_dim, c.rhythm_hidden, c.rhythm_basis, c.rhythm_heads)
+        )
         if self.config.loss.lambda_rhythm > 0:
             self.head = RhythmHead(c.rhythm_dim)
         directions = lead_matrix(as_geometry(geometry.matrix))
@@ -186,15 +219,19 @@ class PlainLVCG(nn.Module):
         own, following = decoded.reshape(2, b, n, -1, 3)
         outputs = {
             "tokens": tokens[:, None], "predicted": predicted[:, None], "mask": mask[:, None],
+            "transitions": (mask[:, 1:] & mask[:, :-1])[:, None],
             "row": jnp.zeros((b, n), jnp.int32), "valid": mask, "vcg": vcg, "vcg_decoded": own,
             "ecg": jnp.einsum("lk,bnpk->bnlp", self.directions, following),
         }  # fmt: skip
         rr, seen = self._rr(batch, mask)
         if self.config.loss.lambda_rhythm > 0:
+            share = self.config.loss.rhythm_hidden_share
             hide_key = jax.random.key(0) if key is None else jax.random.fold_in(key, 1)
             draw = jax.vmap(lambda k: jax.random.uniform(k, (n,)))
-            hidden = seen & (draw(record_keys(hide_key, batch["uid"]).reshape(-1)) < HIDDEN_SHARE)
-            outputs |= {"rr": rr, "rr_mask": seen, "rr_hidden": hidden}
+            hidden = seen & (draw(record_keys(hide_key, batch["uid"]).reshape(-1)) < share)
+            ratio = log_rr_ratio(rr, seen, self.config.model.rhythm_max_log_ratio)
+            outputs |= {"rr_hidden": hidden, "rr_ratio_true": ratio}
+            outputs["rr_statistics_true"] = rr_statistics(rr, seen)
             outputs["rr_ratio"], outputs["rr_statistics"] = self.head(
                 self.rhythm(rr, seen, hidden), n
             )
@@ -216,8 +253,8 @@ class PlainLVCG(nn.Module):
 
 def unknown_fields(config: ConfigDict) -> list[str]:
     """Fields of a config whose values the plain model does not know."""
-    fields = {name: value for name, value in flatten(config).items() if name in LATER_FIELDS}
-    return [f"{name}={value}" for name, value in fields.items() if value != LATER_FIELDS[name]]
+    fields = flatten(config)
+    return [f"{name}={fields[name]}" for name, value in KNOWN.items() if fields[name] != value]
 
 
 def make_plain_model(config: ConfigDict) -> PlainLVCG:

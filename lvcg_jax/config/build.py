@@ -9,26 +9,83 @@ from data_prep.ecg.geometry import GEOMETRIES, lead_matrix, training_subsets
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.config.fields import check_choices
+from lvcg_jax.model import parts
+from lvcg_jax.model.authors_code import AuthorsNetwork, Quirks
 from lvcg_jax.model.network import Network
 
 
 def make_model(config: ConfigDict) -> Network:
-    """The model that a config describes."""
+    """The network that a config describes."""
     check_choices(config)
-    return Network(
-        geometry=as_geometry(config.geometry.matrix),
-        eps=config.geometry.eps,
-        learnable_geometry=config.geometry.learnable,
-        beat_samples=config.preprocess.beat_samples,
-        num_samples=round(config.preprocess.seconds * config.preprocess.rate),
-        rate=config.preprocess.rate,
-        rhythm_head=config.loss.lambda_rhythm > 0,
-        ecg_source=config.loss.ecg_source,
-        vcg_source=config.loss.vcg_source,
-        view_term=config.loss.lambda_view > 0,
-        anchor_term=config.loss.lambda_base > 0,
-        **config.model.to_dict(),
+    c, loss, preprocess, geometry = config.model, config.loss, config.preprocess, config.geometry
+    described = {
+        "signal": parts.Signal(
+            beat_samples=preprocess.beat_samples,
+            num_samples=round(preprocess.seconds * preprocess.rate),
+            rate=preprocess.rate,
+        ),
+        "geometry": parts.Geometry(
+            as_geometry(geometry.matrix), geometry.eps, geometry.learnable, c.space
+        ),
+        "layers": parts.Layers(
+            norm=c.norm,
+            norm_momentum=c.norm_momentum,
+            norm_epsilon=c.norm_epsilon,
+            dropout=c.dropout,
+            gelu_exact=c.gelu_exact,
+            dtype=c.dtype,
+            remat=c.remat,
+        ),
+        "encoding": parts.Encoding(
+            token_dim=c.token_dim,
+            token_scope=c.token_scope,
+            stem_features=c.stem_features,
+            stage_features=c.stage_features,
+            stage_blocks=c.stage_blocks,
+            width=c.encoder_width,
+        ),
+        "dynamics": parts.Dynamics(
+            kind="none" if c.dynamics == "none" else "learned",
+            reads=c.dynamics_input,
+            state_dim=c.state_dim,
+            layers=c.dynamics_layers,
+            scan_unroll=c.scan_unroll,
+        ),
+        "decoding": parts.Decoding(c.decoder_seed_features, c.decoder_features, c.decoder_width),
+        "intervals": parts.Rhythm(
+            dim=c.rhythm_dim,
+            hidden=c.rhythm_hidden,
+            basis=c.rhythm_basis,
+            heads=c.rhythm_heads,
+            intervals=c.rhythm_intervals,
+            unit=c.rhythm_unit,
+            steps=c.rhythm_steps,
+            positions=c.rhythm_positions,
+            max_log_ratio=c.rhythm_max_log_ratio,
+        ),
+        "embedding": parts.Embedding(c.structure, c.lead_sizes),
+        "objective": parts.Objective(
+            ecg_source=loss.ecg_source,
+            vcg_source=loss.vcg_source,
+            encoded_share=c.encoded_share,
+            rhythm=loss.lambda_rhythm > 0,
+            rhythm_hidden_share=loss.rhythm_hidden_share,
+            view=loss.lambda_view > 0,
+        ),
+    }
+    quirks = Quirks(
+        count_padding=c.padding == "counted",
+        zero_start=c.dynamics == "zero",
+        unroll_batch=c.unroll == "batch",
+        passes_apart=c.decoder_passes == "apart",
+        stitch=c.stitch,
+        refine=c.refine,
+        embedding_norm=c.embedding_norm,
+        anchor_term=loss.lambda_base > 0,
     )
+    if quirks == Quirks():
+        return Network(**described)
+    return AuthorsNetwork(**described, quirks=quirks)
 
 
 def as_geometry(matrix) -> str | tuple[tuple[float, ...], ...]:

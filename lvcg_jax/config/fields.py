@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 from data_prep.base.errors import InputError
 from lvcg_jax.model.pooling import check_statistics
 
-# Fields that may change when a run is resumed: they do not touch what is computed.
+# Fields that may change when a run is resumed: they do not touch what is computed. A data set may
+# move to another folder; that it is the same one, the checkpoint knows.
 FREE_FIELDS = (
     "data.dir",
     "data.prefetch",
@@ -23,33 +24,6 @@ FREE_FIELDS = (
     "mesh.shard_parameters",
     "mesh.shard_min_size",
 )
-# Fields that runs from before they existed lack, and the values that those runs had: the paper's.
-LATER_FIELDS = {
-    "geometry.most_visible": None,
-    "model.space": "vcg",
-    "model.token_scope": "beat",
-    "model.decoder_passes": "one",
-    "model.dynamics": "learned",
-    "model.dynamics_input": "predicted",
-    "model.dynamics_layers": 1,
-    "model.unroll": "record",
-    "model.rhythm_unit": "seconds",
-    "model.rhythm_steps": "seconds",
-    "model.rhythm_positions": 0,
-    "model.structure": "mean",
-    "model.lead_sizes": False,
-    "model.embedding_norm": False,
-    "model.stitch": False,
-    "model.refine": 0,
-    "model.padding": "ignored",
-    "model.remat": False,
-    "loss.ecg_source": "predicted",
-    "loss.vcg_source": "encoded",
-    "loss.lambda_base": 0.0,
-    "loss.lambda_view": 0.0,
-    "optim.decay": "kernels",
-    "train.start_from": "",
-}
 # The words that a field may be.
 CHOICES = {
     "model.space": ("vcg", "ecg"),

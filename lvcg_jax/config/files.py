@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local, write_whole
-from lvcg_jax.config.fields import FREE_FIELDS, LATER_FIELDS, flatten
+from lvcg_jax.config.fields import FREE_FIELDS, flatten
 
 PAPER_CONFIG = "configs/pretrain.py"  # the paper's table of hyper-parameters
 
@@ -52,17 +52,6 @@ def read_config_file(path: str | Path) -> ConfigDict:
     return module["get_config"](*([variant] if variant else []))
 
 
-def telling_fields(config: ConfigDict) -> dict[str, object]:
-    """The flat fields without those that have the value of before they existed: a new field changes
-    no older key."""
-    then = {name: json.dumps(value) for name, value in LATER_FIELDS.items()}
-    return {
-        name: value
-        for name, value in flatten(config).items()
-        if then.get(name) != json.dumps(value)
-    }
-
-
 def save_config(config: ConfigDict, path: Path) -> None:
     """Writes the config as JSON."""
     write_whole(path, json.dumps(json.loads(config.to_json()), indent=2, sort_keys=True) + "\n")
@@ -82,15 +71,6 @@ def load_config(path: Path) -> ConfigDict:
         raise InputError(
             f"{path} is not a readable config ({error}): restore it from the run's checkpoint"
         ) from None
-    return complete_config(data)
-
-
-def complete_config(data: dict) -> ConfigDict:
-    """A stored config; fields that are younger than it get their value of then."""
-    for name, value in LATER_FIELDS.items():
-        section, field = name.split(".")
-        if section in data:
-            data[section].setdefault(field, value)
     return ConfigDict(as_tuples(data))
 
 

@@ -35,7 +35,6 @@ from lvcg_jax.data.windows import (
 )
 from lvcg_jax.embed.table import beat_weighted_mean
 from lvcg_jax.model.network import PARTS, Network
-from lvcg_jax.model.pooling import NUM_SIZES, pooled_size
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
@@ -131,18 +130,16 @@ class LVCG:
     @property
     def part_sizes(self) -> dict[str, int]:
         """Names and sizes of the parts of the embedding, in order."""
-        sizes = NUM_SIZES if self.model.lead_sizes else 0
-        structure = pooled_size(self.model.token_dim, self.model.structure) + sizes
-        return dict(
-            zip(PARTS, (structure, self.model.state_dim, self.model.rhythm_dim), strict=True)
-        )
+        return self.model.part_sizes
 
     @property
     def directions(self) -> np.ndarray:
         """Lead directions [12,3]: those of the config, or as learned."""
         learned = self.variables["params"].get("directions")
         return (
-            lead_matrix(self.model.geometry) if learned is None else np.asarray(learned, np.float64)
+            lead_matrix(self.model.geometry.matrix)
+            if learned is None
+            else np.asarray(learned, np.float64)
         )
 
     def embed(
@@ -200,7 +197,7 @@ class LVCG:
         windows = self._windows(signal, fs, leads, unit, visible)
         ranks = self.lead_facts(windows)["rank"].tolist()
         lifts = lift_matrix(
-            self.directions, mask_leads([w["visible"] for w in windows]), self.model.eps
+            self.directions, mask_leads([w["visible"] for w in windows]), self.model.geometry.eps
         )
         rate = self.preprocess.rate
         return [
@@ -245,7 +242,7 @@ class LVCG:
                 )
             found += some
         if not found:
-            sizes = self.part_sizes | {"tokens": self.model.token_dim}
+            sizes = self.part_sizes | {"tokens": self.model.encoding.token_dim}
             return [], {name: np.zeros((0, sizes[name]), np.float32) for name in outputs}
         return found, {name: np.concatenate(values) for name, values in outputs.items()}
 
@@ -263,7 +260,7 @@ class LVCG:
         """Rank, condition and gain [m] of the visible leads of each window in the model's
         geometry."""
         masks, place = np.unique([w["visible"] for w in windows], return_inverse=True)
-        facts = subset_facts(self.directions, mask_leads(masks), self.model.eps)
+        facts = subset_facts(self.directions, mask_leads(masks), self.model.geometry.eps)
         return {name: values[place] for name, values in facts.items()}
 
     def _windows(self, signal, fs, leads, unit, visible, name: str = "signal") -> list[dict]:
@@ -309,7 +306,7 @@ def embed_packed(model: Network, max_beats: int, variables, batch, visible):
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _initialise(model: Network, max_beats: int, seed):
-    batch = empty_batch(model.beat_samples)
+    batch = empty_batch(model.signal.beat_samples)
     return model.init(jax.random.key(seed), batch, batch["lead_mask"], None, max_beats)
 
 

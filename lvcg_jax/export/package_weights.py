@@ -29,7 +29,7 @@ from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.config.build import as_geometry
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
-from lvcg_jax.config.files import PAPER_CONFIG, as_tuples, complete_config, read_config_file
+from lvcg_jax.config.files import PAPER_CONFIG, as_tuples, read_config_file
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.export.card import LICENCES, data_words, licence_words, training_words, weights_card
@@ -55,7 +55,7 @@ def portable_config(config: ConfigDict) -> ConfigDict:
         section |= {
             name: Path(x).name for name, x in section.items() if isinstance(x, str) and "/" in x
         }
-    return complete_config(data)
+    return ConfigDict(as_tuples(data))
 
 
 def train_command(config: ConfigDict, name: str) -> str:

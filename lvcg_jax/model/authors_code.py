@@ -1,43 +1,182 @@
-"""What only the authors' published code does, reached by config fields and used by nothing else.
+"""What only the authors' published code does: the network and the loss terms with its quirks.
 
-    model.padding='counted'       empty slots are beats too: for norm statistics, tokens and the temporal module
-    model.dynamics='zero'         a GRU from a zero state, fed the token of slot 1, then its own output
-    model.decoder_passes='apart'  one decoder call for the anchor beat, one for slots 1.., one for slot 0
-    model.stitch=True             the ECG term compares whole records, put together with zeros at beat boundaries
+Each quirk can be switched on alone, by the config field that names it:
+
+    model.padding='counted'       empty slots are beats too: for norm statistics, tokens and the GRU
+    model.dynamics='zero'         a GRU from a zero state, fed the token of slot 1, then its output
+    model.unroll='batch'          the GRU runs over as many beats as the longest record has
+    model.decoder_passes='apart'  decoder calls apart for the anchor beat, slots 1.. and slot 0
+    model.stitch=True             the ECG term compares whole records, stitched with zeros between
     model.refine=128              a learned residual on the projected leads
+    model.embedding_norm=True     layer norm of each part of the embedding
+    loss.lambda_base=1.0          the beat of slot 1, decoded from its own token, once more
 
-Axis letters: g group, r record, b all records, n slot, m packed beat, p sample of a beat, t sample
-of a record, k axis.
+Nothing else in the project uses them. Axis letters as in model/__init__.py, and q any sample.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from lvcg_jax.model import losses
 from lvcg_jax.model.dynamics import next_states, over_beats
 from lvcg_jax.model.layers import Conv1D, torch_uniform
-from lvcg_jax.model.masking import beat_owner, masked_sum, to_packed, to_records
+from lvcg_jax.model.masking import beat_mask, beat_owner, masked_sum, to_packed, to_records
+from lvcg_jax.model.network import PARTS, Batch, Encoded, Network, Slots, merge, split
+from lvcg_jax.model.pooling import ANCHOR
+from lvcg_jax.model.randomness import mix_bits
+from lvcg_jax.model.views import visible_leads
 
-ANCHOR = 1  # the slot of the first whole beat
-# of the two heads of the published model that no loss trains and no embedding reads
-HEAD_SIZES = (512, 256)
 FADE_SHARE = 0.1  # of a beat's samples, at each side
 
 
-def head_parameters(
-    token_dim: int, hidden: int = HEAD_SIZES[0], outputs: int = HEAD_SIZES[1]
-) -> int:
-    """Parameters of one such head (linear, batch norm, linear), which exists here only as a
-    number."""
-    return (token_dim + 1) * hidden + 2 * hidden + (hidden + 1) * outputs
+@dataclass(frozen=True)
+class Quirks:
+    """Which of the quirks a network has."""
+
+    count_padding: bool = False
+    zero_start: bool = False
+    unroll_batch: bool = False
+    passes_apart: bool = False
+    stitch: bool = False
+    refine: int = 0  # channels
+    embedding_norm: bool = False
+    anchor_term: bool = False
+
+
+class AuthorsNetwork(Network):
+    """The network as the authors' published code has it."""
+
+    quirks: Quirks = Quirks()
+
+    def setup(self):
+        super().setup()
+        if self.quirks.refine:
+            self.refiner = LeadRefiner(self.quirks.refine)
+        if self.quirks.embedding_norm:
+            self.norm_structure = nn.LayerNorm(epsilon=1e-5)
+            self.norm_dynamics = nn.LayerNorm(epsilon=1e-5)
+            self.norm_rhythm = nn.LayerNorm(epsilon=1e-5)
+
+    def make_temporal(self) -> nn.Module:
+        if not self.quirks.zero_start:
+            return super().make_temporal()
+        c = self.dynamics
+        return OpenLoopGRU(c.state_dim, c.layers, self.layers.dropout, c.scan_unroll)
+
+    def encode(
+        self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int
+    ) -> Encoded:
+        if self.quirks.count_padding:
+            batch = fill_slots(batch, max_beats)
+        return super().encode(batch, visible, key, max_beats)
+
+    def beats_of(self, batch: Batch, max_beats: int) -> jax.Array:
+        return beat_mask(batch.get("own_num_beats", batch["num_beats"]), max_beats)
+
+    def predict(
+        self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        if self.quirks.unroll_batch and self.dynamics.kind != "none":
+            mask = jnp.broadcast_to(mask.any((0, 1)), mask.shape)
+        return super().predict(tokens, mask, seeds)
+
+    def to_decode(self, x: Encoded) -> dict[str, tuple[jax.Array, jax.Array, jax.Array]]:
+        wanted = super().to_decode(x)
+        if self.quirks.anchor_term:
+            seeds = to_records(x.seeds, x.counts, ANCHOR + 1)[:, :, ANCHOR]
+            there, tokens = x.counts > ANCHOR, x.tokens[:, :, ANCHOR]
+            wanted["anchor"] = (tokens, there, mix_bits(seeds + jnp.uint32(2)))
+        return wanted
+
+    def decode_all(self, x: Encoded, train: bool) -> dict[str, jax.Array]:
+        if not (train and self.quirks.passes_apart):
+            return super().decode_all(x, train)
+        decode, wanted = partial(self.decode, train=True), self.to_decode(x)
+        decoded = {name: decode(*wanted[name]) for name in ("encoded", "anchor") if name in wanted}
+        owner, max_beats = (x.slots.row, x.slots.position), x.mask.shape[-1]
+        later = decode_in_passes(decode, *wanted["predicted"], owner, x.counts, max_beats)
+        return decoded | {"predicted": later}
+
+    def leads(self, vcg: jax.Array, batch: Batch, max_beats: int) -> jax.Array:
+        """Of beats [g,m,l,p], or stitched of whole records [g,r,l,t]."""
+        if self.quirks.stitch:
+            beats, length = (
+                to_records(x, batch["num_beats"], max_beats) for x in (vcg, batch["length"])
+            )
+            record = stitch(merge(beats), merge(length), self.signal.num_samples)
+            vcg = split(record, *length.shape[:2])
+        leads = super().leads(vcg, batch, max_beats)
+        return self.refiner(leads) if self.quirks.refine else leads
+
+    def own(self, beats: jax.Array, x: Encoded, batch: Batch) -> jax.Array:
+        """Beats [g,m,...] packed as `x` has them -> packed as the batch has them."""
+        if not self.quirks.count_padding:
+            return beats
+        row, position, _ = beat_owner(batch["num_beats"], batch["beats"].shape[1])
+        return to_packed(to_records(beats, x.counts, x.mask.shape[-1]), row, position)
+
+    def outputs(
+        self, x: Encoded, decoded: dict[str, jax.Array], batch: Batch, visible, key, max_beats: int
+    ) -> dict[str, jax.Array]:
+        anchor = decoded.pop("anchor", None)
+        decoded = {name: self.own(beats, x, batch) for name, beats in decoded.items()}
+        slots = Slots(*beat_owner(batch["num_beats"], batch["beats"].shape[1]))
+        mine = dataclasses.replace(x, vcg=self.own(x.vcg, x, batch), slots=slots)
+        outputs = super().outputs(mine, decoded, batch, visible, key, max_beats)
+        if self.quirks.stitch:
+            outputs["record_ecg"] = outputs.pop("ecg")
+        if anchor is not None:
+            outputs["vcg_anchor"] = anchor
+        if self.quirks.zero_start:  # the tokens before are not the temporal module's
+            steps = jnp.arange(outputs["transitions"].shape[-1])
+            outputs["transitions"] &= steps >= ANCHOR
+        return outputs
+
+    def embedding_parts(self, x: Encoded, batch: Batch, visible: jax.Array) -> dict[str, jax.Array]:
+        parts = super().embedding_parts(x, batch, visible)
+        if not self.quirks.embedding_norm:
+            return parts
+        norms = (self.norm_structure, self.norm_dynamics, self.norm_rhythm)
+        return {name: norm(parts[name]) for name, norm in zip(PARTS, norms, strict=True)}
+
+    def reconstruct(
+        self, batch: Batch, visible: jax.Array, max_beats: int, source: str = "predicted"
+    ) -> jax.Array:
+        if source == "both":
+            return super().reconstruct(batch, visible, max_beats, source)
+        x = self.encode(batch, visible, None, max_beats)
+        vcg = self.own(self.decode_one(x, source), x, batch)
+        leads = self.leads(vcg, batch, max_beats)
+        if not self.quirks.stitch:
+            return leads
+        # Stitched records are cut into beats again.
+        length = merge(to_records(batch["length"], batch["num_beats"], max_beats))
+        record = jnp.swapaxes(merge(leads), -1, -2)
+        beats = jnp.swapaxes(cut(record, length, self.signal.beat_samples), -1, -2)  # [b,n,l,p]
+        row, position, _ = beat_owner(batch["num_beats"], batch["beats"].shape[1])
+        return to_packed(split(beats, *leads.shape[:2]), row, position)
+
+    @staticmethod
+    def loss_terms(outputs: Mapping, batch: Batch, visible: jax.Array, config) -> dict:
+        """losses.loss_terms, with leads compared by record and with the anchor's beat."""
+        by_record = "record_ecg" in outputs
+        of_ecg = record_ecg_terms if by_record else losses.ecg_terms
+        found = losses.loss_terms(outputs, batch, visible, config, of_ecg)
+        if "vcg_anchor" in outputs:
+            found["base"] = base_term(outputs, batch, config.reduction)
+            found["loss"] = found["loss"] + config.lambda_base * found["base"]
+        return found
 
 
 def fill_slots(batch: Mapping[str, jax.Array], max_beats: int) -> dict[str, jax.Array]:
     """The batch with every record as long as the longest of the batch, its further beats all
-    zero."""
+    zero; how many beats are its own is in `own_num_beats`."""
     counts = batch["num_beats"]
     filled = jnp.where(counts > 0, counts.max(), 0)  # [g,r]
     row, position, _ = beat_owner(filled, counts.shape[1] * max_beats)
@@ -45,7 +184,7 @@ def fill_slots(batch: Mapping[str, jax.Array], max_beats: int) -> dict[str, jax.
         name: to_packed(to_records(batch[name], counts, max_beats), row, position)
         for name in ("beats", "length", "complete")
     }
-    return {**batch, **beats, "num_beats": filled}
+    return {**batch, **beats, "num_beats": filled, "own_num_beats": counts}
 
 
 class TwoBiasGRU(nn.Module):
@@ -76,7 +215,10 @@ class _OpenStep(nn.Module):
         (states, token), (moves, seeds) = carry, inputs
         cells = [TwoBiasGRU(self.state_dim, name=f"gru{k}") for k in range(len(states))]
         following = next_states(cells, states, token, seeds, self.dropout)
-        choose = lambda new, old: jnp.where(moves[:, None], new, old)  # noqa: E731
+
+        def choose(new, old):
+            return jnp.where(moves[:, None], new, old)
+
         token = choose(following[-1], token)
         return (tuple(map(choose, following, states)), token), token
 
@@ -158,9 +300,10 @@ def _between(x: jax.Array, first: jax.Array, position: jax.Array, last) -> jax.A
     """x [b,q,k] at first + position, linearly between samples; 0 <= position <= last: [b,t,k]."""
     left = jnp.floor(position)
     weight = (position - left)[..., None]
-    take = lambda index: jnp.take_along_axis(
-        x, (first + index.astype(jnp.int32))[..., None], axis=1
-    )
+
+    def take(index):
+        return jnp.take_along_axis(x, (first + index.astype(jnp.int32))[..., None], axis=1)
+
     return take(left) * (1.0 - weight) + take(jnp.minimum(left + 1, last)) * weight
 
 
@@ -229,3 +372,29 @@ def record_error(
     chosen = hidden[..., None] & inside[..., None, :]
     error = (jnp.where(chosen, ecg - target, 0.0) ** 2).sum((-1, -2))
     return error, masked_sum(target**2, chosen, (-1, -2)), chosen.sum((-1, -2))
+
+
+def record_ecg_terms(
+    outputs, batch, visible: jax.Array, reduction: str, target=None
+) -> tuple[jax.Array, jax.Array]:
+    """losses.ecg_terms on whole records [g,r,l,t] that the network has stitched.
+
+    The target is put together from the batch's beats if none is given.
+    """
+    ecg, mask = outputs["record_ecg"], outputs["mask"]
+    restored, inside = restored_records(batch, mask, ecg.shape[-1])
+    hidden = visible_leads(batch["lead_mask"] & ~visible)
+    error, power, count = record_error(ecg, restored if target is None else target, hidden, inside)
+    return tuple(losses.reduce(x, count, 1, mask, reduction) for x in (error, power))
+
+
+def base_term(outputs, batch, reduction: str) -> jax.Array:
+    """Squared error of the beat decoded from the token of the anchor slot, [g,r].
+
+    It counts whether the record has that beat or not, and a second time beside L_vcg.
+    """
+    lifted = to_records(jax.lax.stop_gradient(outputs["vcg"]), batch["num_beats"], ANCHOR + 1)[
+        :, :, ANCHOR
+    ]
+    error = (outputs["vcg_anchor"] - lifted) ** 2
+    return error.sum((-1, -2)) if reduction == "sum" else error.mean((-1, -2))

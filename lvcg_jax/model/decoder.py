@@ -1,6 +1,4 @@
-"""Beat decoder: one token [d] -> one VCG beat [p,3]."""
-
-from collections.abc import Sequence
+"""Beat decoder: one token [d] -> one beat of the heart vector [p,k]."""
 
 import flax.linen as nn
 import jax
@@ -8,9 +6,10 @@ import jax.numpy as jnp
 
 from lvcg_jax.model.layers import Conv1D, ConvPair, Norm, gelu, maybe_remat
 from lvcg_jax.model.ops.upsample import upsample2
+from lvcg_jax.model.parts import Decoding, Layers
 
 SEED_LENGTH = 4  # samples the token is spread over before the x2 blocks
-FIRST_LAYER = 1000  # keys dropout apart from the encoder's blocks
+FIRST_BLOCK = 1000  # keys dropout apart from the encoder's blocks
 
 
 class UpBlock(nn.Module):
@@ -24,51 +23,34 @@ class UpBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
-        shortcut = upsample2(Conv1D(self.pair.features, 1, 1, self.pair.dtype, name="shortcut")(x))
-        return gelu(shortcut + self.pair(x, valid, seeds, train), self.pair.gelu_exact)
+        pair, c = self.pair, self.pair.config
+        shortcut = upsample2(Conv1D(pair.features, 1, 1, c.compute_dtype, name="shortcut")(x))
+        return gelu(shortcut + pair(x, valid, seeds, train), c.gelu_exact)
 
 
 class BeatDecoder(nn.Module):
-    """Token -> channels x 4 samples -> x2 blocks -> three axes x P samples."""
+    """Token -> channels x 4 samples -> x2 blocks -> axes x P samples."""
 
-    seed_features: int
-    features: Sequence[int]
-    width: int
-    norm: str
-    dropout: float
-    gelu_exact: bool
-    dtype: jnp.dtype
-    remat: bool
+    config: Decoding
+    layers: Layers
     axes: int = 3
 
     @nn.compact
     def __call__(
         self, tokens: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool
     ) -> jax.Array:
-        """Tokens [m,d], validity [m], dropout seeds [m] -> beats [m,p,axes] with p = 4 *
-        2^blocks."""
-        x = nn.Dense(SEED_LENGTH * self.seed_features, dtype=self.dtype, name="seed")(tokens)
-        x = x.reshape(-1, SEED_LENGTH, self.seed_features)
-        x = Norm(self.norm, dtype=self.dtype, name="seed_norm")(x, 0.0, valid, train)
-        for k, features in enumerate(self.features):
+        """Tokens [m,d], validity [m], dropout seeds [m] -> beats [m,p,k] with p = 4 * 2^blocks."""
+        c, layers, dtype = self.config, self.layers, self.layers.compute_dtype
+        x = nn.Dense(SEED_LENGTH * c.seed_features, dtype=dtype, name="seed")(tokens)
+        x = x.reshape(-1, SEED_LENGTH, c.seed_features)
+        x = Norm(layers, name="seed_norm")(x, 0.0, valid, train)
+        for number, features in enumerate(c.features):
             pair = ConvPair(
-                features=features,
-                stride=1,
-                layer=FIRST_LAYER + k,
-                width=self.width,
-                norm=self.norm,
-                dropout=self.dropout,
-                gelu_exact=self.gelu_exact,
-                dtype=self.dtype,
-                upsample=True,
-                parent=None,
+                features, c.width, FIRST_BLOCK + number, layers, upsample=True, parent=None
             )
-            x = maybe_remat(UpBlock, self.remat)(pair, name=f"up{k}")(x, valid, seeds, train)
-        x, bias = Conv1D(
-            self.features[-1], self.width, 1, self.dtype, name="out_conv"
-        ).without_bias(x)
-        x = gelu(
-            Norm(self.norm, dtype=self.dtype, name="out_norm")(x, bias, valid, train),
-            self.gelu_exact,
-        )
-        return Conv1D(self.axes, 1, 1, self.dtype, name="out")(x).astype(jnp.float32)
+            up = maybe_remat(UpBlock, layers.remat)
+            x = up(pair, name=f"up{number}")(x, valid, seeds, train)
+        out = Conv1D(c.features[-1], c.width, 1, dtype, name="out_conv")
+        x, bias = out.without_bias(x)
+        x = gelu(Norm(layers, name="out_norm")(x, bias, valid, train), layers.gelu_exact)
+        return Conv1D(self.axes, 1, 1, dtype, name="out")(x).astype(jnp.float32)

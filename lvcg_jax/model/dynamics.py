@@ -14,9 +14,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from lvcg_jax.model.layers import keyed_dropout
+from lvcg_jax.model.parts import Dynamics
+from lvcg_jax.model.randomness import keyed_dropout
 
-FIRST_LAYER = 2000  # keys dropout apart from encoder and decoder
+FIRST_BLOCK = 2000  # keys dropout apart from encoder and decoder
 
 
 def next_states(
@@ -34,7 +35,7 @@ def next_states(
     following = []
     for k, (cell, state) in enumerate(zip(cells, states, strict=True)):
         if k and seeds is not None:
-            x = keyed_dropout(x, seeds, FIRST_LAYER + k, dropout)
+            x = keyed_dropout(x, seeds, FIRST_BLOCK + k, dropout)
         x = cell(state, x)
         following.append(x)
     return tuple(following)
@@ -74,12 +75,9 @@ class _Step(nn.Module):
 class TemporalModule(nn.Module):
     """Beat-to-beat dynamics over the records of a batch."""
 
+    config: Dynamics
     token_dim: int
-    state_dim: int
-    unroll: int = 1
-    layers: int = 1
     dropout: float = 0.0  # between layers
-    reads: str = "predicted"  # or the 'encoded' tokens
 
     @nn.compact
     def __call__(
@@ -90,15 +88,15 @@ class TemporalModule(nn.Module):
 
         Dropout seeds [b,n] mean training mode.
         """
-        state = nn.Dense(self.layers * self.state_dim, name="start")(tokens[:, 0])
-        if self.reads == "encoded":
+        c = self.config
+        start = nn.Dense(c.layers * c.state_dim, name="start")(tokens[:, 0])
+        if c.reads == "encoded":
             moves, read = mask, tokens
-        else:  # does a valid beat follow?
+        else:  # the state moves on only if a valid beat follows
             moves, read = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1), None
-        step = over_beats(_Step, self.unroll)(
-            self.token_dim, self.state_dim, self.dropout, name="step"
+        step = over_beats(_Step, c.scan_unroll)(
+            self.token_dim, c.state_dim, self.dropout, name="step"
         )
-        states, predicted = step(
-            tuple(jnp.split(state, self.layers, axis=-1)), (moves, read, seeds)
-        )
+        states = tuple(jnp.split(start, c.layers, axis=-1))
+        states, predicted = step(states, (moves, read, seeds))
         return predicted, states[-1]

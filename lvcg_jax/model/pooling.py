@@ -16,9 +16,11 @@ import jax.numpy as jnp
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
-from lvcg_jax.model.authors_code import ANCHOR
 from lvcg_jax.model.masking import masked_mean
 from lvcg_jax.model.rhythm import safe_std
+
+NUM_SIZES = len(LEADS)  # numbers that log_lead_sizes adds
+ANCHOR = 1  # the slot of the first whole beat; slot 0 is the piece before the first R peak
 
 
 def _mean(tokens: jax.Array, mask: jax.Array) -> jax.Array:
@@ -73,9 +75,6 @@ def pool_tokens(tokens: jax.Array, mask: jax.Array, structure: str) -> jax.Array
 def pooled_size(token_dim: int, structure: str) -> int:
     """Numbers of the structure part."""
     return token_dim * len(structure.split("+"))
-
-
-NUM_SIZES = len(LEADS)
 
 
 def log_lead_sizes(scale: jax.Array, visible: jax.Array, directions: jax.Array) -> jax.Array:

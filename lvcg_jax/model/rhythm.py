@@ -1,5 +1,4 @@
-"""Rhythm encoder: the R-R intervals of a record -> one vector; and the optional head that trains
-it.
+"""Rhythm encoder: the R-R intervals of a record -> one vector; and the head that trains it.
 
 Three branches see the intervals in seconds: their statistics, their log ratios to the mean on a
 sinusoidal basis pooled by attention with one learned query, and the statistics of their successive
@@ -12,8 +11,7 @@ import jax.numpy as jnp
 
 from lvcg_jax.model.layers import gelu
 from lvcg_jax.model.masking import masked_mean
-
-MAX_LOG_RATIO = 2.0  # an interval counts as at most e^2 times the mean, or as little
+from lvcg_jax.model.parts import Rhythm
 
 
 def safe_std(variance: jax.Array) -> jax.Array:
@@ -43,11 +41,11 @@ def rr_difference_statistics(rr: jax.Array, mask: jax.Array) -> jax.Array:
     )
 
 
-def log_rr_ratio(rr: jax.Array, mask: jax.Array) -> jax.Array:
-    """log(r_n / mean), clipped, 0 where masked: [b,n]."""
+def log_rr_ratio(rr: jax.Array, mask: jax.Array, largest: float) -> jax.Array:
+    """log(r_n / mean), clipped to +-largest, 0 where masked: [b,n]."""
     mean = jnp.maximum(masked_mean(rr, mask, -1), 1e-3)[..., None]
     ratio = jnp.where(mask, rr, mean) / mean
-    return jnp.clip(jnp.log(jnp.maximum(ratio, 1e-3)), -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return jnp.clip(jnp.log(jnp.maximum(ratio, 1e-3)), -largest, largest)
 
 
 def sinusoidal_basis(x: jax.Array, size: int) -> jax.Array:
@@ -62,8 +60,8 @@ class AttentionPool(nn.Module):
     heads: int
 
     @nn.compact
-    # x [b,n,c], mask [b,n] -> [b,c]
     def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
+        """x [b,n,c], mask [b,n] -> [b,c]."""
         channels = x.shape[-1]
         query = self.param("query", nn.initializers.normal(0.02), (channels,))
         split = lambda y: y.reshape(*y.shape[:-1], self.heads, channels // self.heads)  # noqa: E731
@@ -78,16 +76,10 @@ class AttentionPool(nn.Module):
 
 
 class RhythmEncoder(nn.Module):
-    """R-R intervals in seconds [b,n] with mask -> e_rhythm [b,rhythm_dim]."""
+    """R-R intervals in seconds [b,n] with mask -> e_rhythm [b,c]."""
 
-    rhythm_dim: int
-    hidden_dim: int
-    basis_size: int
-    heads: int
-    scale: float = 1.0  # of the intervals in the statistics: 1 for seconds, the rate for samples
-    relative_steps: bool = False  # successive differences as shares of the mean interval
-    # slots with a learned vector each; 0: the sequence branch does not know a slot's number
-    positions: int = 0
+    config: Rhythm
+    rate: float = 100.0  # samples per second, for statistics in samples
     gelu_exact: bool = False
 
     @nn.compact
@@ -96,24 +88,30 @@ class RhythmEncoder(nn.Module):
     ) -> jax.Array:
         """`hidden` [b,n] marks intervals that the sequence branch must not see (the pretext task of
         RhythmHead)."""
+        c = self.config
         seen = mask if hidden is None else mask & ~hidden
-        stats = nn.Dense(self.hidden_dim, name="stats1")(rr_statistics(rr * self.scale, mask))
-        stats = nn.Dense(self.hidden_dim, name="stats2")(gelu(stats, self.gelu_exact))
-        basis = sinusoidal_basis(log_rr_ratio(rr, mask), self.basis_size)
-        slots = nn.Dense(self.hidden_dim, name="basis")(basis)
-        if self.positions:
-            shape = (self.positions, self.hidden_dim)
+        measured = rr * self.rate if c.unit == "samples" else rr
+
+        # Statistics of the intervals.
+        stats = nn.Dense(c.hidden, name="stats1")(rr_statistics(measured, mask))
+        stats = nn.Dense(c.hidden, name="stats2")(gelu(stats, self.gelu_exact))
+
+        # The sequence of intervals.
+        basis = sinusoidal_basis(log_rr_ratio(rr, mask, c.max_log_ratio), c.basis)
+        slots = nn.Dense(c.hidden, name="basis")(basis)
+        if c.positions:
+            shape = (c.positions, c.hidden)
             slots += self.param("positions", nn.initializers.normal(0.02), shape)[: rr.shape[1]]
-        sequence = AttentionPool(self.heads, name="pool")(slots, seen)
+        sequence = AttentionPool(c.heads, name="pool")(slots, seen)
+
+        # Statistics of the successive differences.
         mean = jnp.maximum(masked_mean(rr, mask, -1), 1e-3)[:, None]
-        steps = rr_difference_statistics(
-            rr / mean if self.relative_steps else rr * self.scale, seen
-        )
-        steps = nn.Dense(self.hidden_dim, name="differences")(steps)
-        fused = nn.Dense(self.rhythm_dim, name="fuse1")(
-            jnp.concatenate([stats, sequence, steps], axis=-1)
-        )
-        return nn.Dense(self.rhythm_dim, name="fuse2")(gelu(fused, self.gelu_exact))
+        steps = rr_difference_statistics(rr / mean if c.steps == "relative" else measured, seen)
+        steps = nn.Dense(c.hidden, name="differences")(steps)
+
+        joined = jnp.concatenate([stats, sequence, steps], axis=-1)
+        fused = nn.Dense(c.dim, name="fuse1")(joined)
+        return nn.Dense(c.dim, name="fuse2")(gelu(fused, self.gelu_exact))
 
 
 class RhythmHead(nn.Module):

@@ -1,11 +1,11 @@
-"""Which leads of a record are visible in a training step: drawn per record and step, never by place
-in the batch."""
+"""Which leads of a record are visible in a training step, drawn per record and step."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from data_prep.ecg.leads import LEADS
+from lvcg_jax.model.randomness import record_keys
 
 _BITS = 1 << np.arange(len(LEADS))
 
@@ -15,22 +15,15 @@ def visible_leads(mask: jax.Array) -> jax.Array:
     return (mask[..., None] & _BITS) != 0
 
 
-def record_keys(key: jax.Array, uid: jax.Array) -> jax.Array:
-    """One random key for each record uid (uint32) [...]."""
-    return jax.vmap(lambda u: jax.random.fold_in(key, u))(uid.reshape(-1)).reshape(uid.shape)
-
-
 def draw_views(
     key: jax.Array, uid: jax.Array, available: jax.Array, subsets: np.ndarray, num_visible: int
 ) -> jax.Array:
-    """Visible lead bit mask of each record [...], from the `subsets` [s] that its available leads
-    allow.
+    """The visible lead bit mask of each record [...], one of the `subsets` [s] that its available
+    leads allow.
 
-    Uniform if all have the same number of leads; else every number comes as often, if all leads are
-    there.
-
-    A record whose leads allow none of them shows `num_visible` random leads of those it has, or all
-    if it has fewer.
+    Subsets of the same size are equally likely. With all twelve leads available, so is every size.
+    A record whose leads allow no subset shows `num_visible` random leads of those it has, or all
+    of them if it has fewer.
     """
     subsets = jnp.asarray(subsets, jnp.int32)
     size = jax.lax.population_count(subsets)

@@ -284,7 +284,7 @@ def derive_record(args: argparse.Namespace) -> int:
     preprocess = (
         model.preprocess if model else Preprocess.from_dict(read_metadata(data)["preprocess"])
     )
-    eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
+    eps = args.eps if args.eps is not None else model.model.geometry.eps if model else PAPER_EPS
     methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
     first = names[0]
     packaged = packaged_sizes(model) if model and not data else None

@@ -177,7 +177,8 @@ def other_run(text: str, splits: Sequence[str], entries: Sequence[Entry]) -> tup
             f"--also={text}: its shards have {model.preprocess.rate:g} Hz, those of --data another rate"
         )
     name = f"lvcg ({Path(run).name})"
-    geometry = model.model.geometry if isinstance(model.model.geometry, str) else "its own"
+    matrix = model.model.geometry.matrix
+    geometry = matrix if isinstance(matrix, str) else "its own"
     sizes = (
         "; one scale for all leads, so it predicts their sizes too"
         if model.preprocess.normalise == "record"
@@ -284,7 +285,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     splits = there if args.split == "all" else [args.split]
     open_splits(args.data, splits, None)
     model = load_network(args.checkpoint, names)
-    eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
+    eps = args.eps if args.eps is not None else model.model.geometry.eps if model else PAPER_EPS
     matrix = model.directions if model else lead_matrix("paper")
     sources = [Source(make_methods(names, model, eps))]
     entries = list_entries(open_splits(args.data, splits, model), args.limit)

@@ -126,12 +126,14 @@ def open_study(options: Options, reference: Table | None) -> Study:
         ]
     derived, words = None, ""
     if len(visible) < len(LEADS):
-        methods = make_methods(("lvcg",), model, model.model.eps, model.max_beats, 1)
+        methods = make_methods(("lvcg",), model, model.model.geometry.eps, model.max_beats, 1)
         typical, words = _sizes(options, model, methods)
         derived, more = derive(record, visible, model.preprocess, methods, typical)
         notes += [
             *more,
-            *describe_view(model.directions, derived.recorded | derived.computed, model.model.eps),
+            *describe_view(
+                model.directions, derived.recorded | derived.computed, model.model.geometry.eps
+            ),
         ]
     return Study(record, seconds, whole, view, loop, model, embedding, derived, words, notes)
 

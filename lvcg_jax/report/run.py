@@ -269,9 +269,9 @@ def overlay_section(options: Options, config) -> str:
     shards = ShardSet(data, split)
     shards.require_preprocess(model.preprocess)
     entries = spread_entries(shards, options.records)
-    view = fixed_view(entries, VISIBLE, model.directions, model.model.eps)
+    view = fixed_view(entries, VISIBLE, model.directions, model.model.geometry.eps)
     size = (model.max_beats * len(entries), len(entries))
-    source = Source(make_methods(("lvcg",), model, model.model.eps, *size))
+    source = Source(make_methods(("lvcg",), model, model.model.geometry.eps, *size))
     drawn = []
     for row, truth, derived in derive_rows([source], view.rows):
         hidden = mask_leads(row.hidden)

@@ -25,7 +25,7 @@ from safetensors.numpy import save as tensor_bytes
 from data_prep.base.errors import InputError
 from data_prep.base.files import is_remote, run_place
 from lvcg_jax.config.build import make_preprocess
-from lvcg_jax.config.files import complete_config, load_config
+from lvcg_jax.config.files import as_tuples, load_config
 
 PACKAGED = Path(__file__).resolve().parent / "packaged"
 DEFAULTS = ("best", "paper")  # what commands use without --checkpoint: the first that is packaged
@@ -87,7 +87,7 @@ def load(name: str) -> Packaged:
         raise _damaged(path, error.strerror) from None
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
         raise _damaged(path, f"its checksum is not that in {name}.json")
-    config = complete_config(facts["config"])
+    config = ConfigDict(as_tuples(facts["config"]))
     if make_preprocess(config).hash() != facts["preprocess_hash"]:
         raise InputError(
             f"{path} was trained with preprocessing {facts['preprocess_hash']}, which this version of the code does not"

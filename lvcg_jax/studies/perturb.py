@@ -12,6 +12,7 @@ the true one ('lift_only').
 import copy
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -37,26 +38,31 @@ def rotate(a: np.ndarray, degrees: float, seed: int) -> np.ndarray:
     return a @ turn.T
 
 
-class MovedElectrodes(Network):
-    """The network with its lift and its projection as variables, so that one compilation serves
-    every geometry."""
+@cache
+def movable(kind: type[Network]) -> type[Network]:
+    """This kind of network with its lift and its projection as variables, so that one compilation
+    serves every geometry."""
 
-    def setup(self):
-        super().setup()
-        self.table = self.get_variable("geometry", "table")
-        self.directions = self.get_variable("geometry", "directions")
+    class MovedElectrodes(kind):
+        def setup(self):
+            super().setup()
+            self.table = self.get_variable("geometry", "table")
+            self.directions = self.get_variable("geometry", "directions")
+
+    return MovedElectrodes
 
 
 def move(model: LVCG, lift: np.ndarray, project: np.ndarray) -> LVCG:
     """The same weights with lead directions [12,3] to lift with and [12,3] to project with."""
-    names = [f.name for f in dataclasses.fields(Network) if f.name not in ("parent", "name")]
-    fields = {name: getattr(model.model, name) for name in names} | {"learnable_geometry": False}
+    names = [f.name for f in dataclasses.fields(model.model) if f.name not in ("parent", "name")]
+    fields = {name: getattr(model.model, name) for name in names}
+    fields["geometry"] = dataclasses.replace(model.model.geometry, learnable=False)
     geometry = {
-        "table": lift_table(lift, model.model.eps).astype(np.float32),
+        "table": lift_table(lift, model.model.geometry.eps).astype(np.float32),
         "directions": project.astype(np.float32),
     }
     moved = copy.copy(model)
-    moved.model = MovedElectrodes(**fields)
+    moved.model = movable(type(model.model))(**fields)
     moved.variables = {**model.variables, "geometry": geometry}
     return moved
 

@@ -25,9 +25,9 @@ from data_prep.dataset.shards import METADATA_FILE, ShardSet, file_sha256, read_
 from lvcg_jax.config.files import (
     PAPER_CONFIG,
     differences,
+    flatten,
     load_config,
     read_config_file,
-    telling_fields,
 )
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
@@ -48,9 +48,7 @@ def random_weights_key(config: ConfigDict) -> str:
     older key."""
     sections = ("preprocess", "geometry", "model")
     same = {
-        name: value
-        for name, value in telling_fields(config).items()
-        if name.split(".")[0] in sections
+        name: value for name, value in flatten(config).items() if name.split(".")[0] in sections
     }
     return json.dumps(same, sort_keys=True)
 

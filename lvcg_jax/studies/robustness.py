@@ -204,7 +204,7 @@ def moved_electrodes(
     """Changes of AUROC and of derived leads for every perturbation."""
     a, plans = bench.model.directions, perturbations(seeds)
     tested: dict[str, list[np.ndarray]] = {name: [] for name in plans}
-    view = fixed_view(entries, VISIBLE, a, bench.model.model.eps)
+    view = fixed_view(entries, VISIBLE, a, bench.model.model.geometry.eps)
     patients = [row.entry.patient_id for row in view.rows]
     bootstrap = PatientBootstrap(patients, resamples)
 
@@ -258,7 +258,7 @@ def fewer_leads(
     resamples: int,
 ) -> dict:
     """AUROC, frozen and retrained, and R2 of the hidden leads for every set of leads."""
-    a, eps, sets = bench.model.directions, bench.model.model.eps, lead_sets()
+    a, eps, sets = bench.model.directions, bench.model.model.geometry.eps, lead_sets()
     train, val = (
         _some(data, split, n)
         for split, n in (("train", train_records), ("validation", train_records // 3))

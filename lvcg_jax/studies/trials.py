@@ -21,7 +21,7 @@ from data_prep.dataset.shards import METADATA_FILE, ShardSet, file_sha256, read_
 from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.config.build import make_model, make_preprocess
 from lvcg_jax.config.fields import FREE_FIELDS
-from lvcg_jax.config.files import differences, find_config, telling_fields
+from lvcg_jax.config.files import differences, find_config, flatten
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table
@@ -121,9 +121,7 @@ def reason_of(error: Exception, data: Path | None) -> str:
 def fingerprint(config: ConfigDict) -> str:
     """What a config computes, as text: the same before and after a field is added that leaves old
     runs as they were."""
-    fields = {
-        name: value for name, value in telling_fields(config).items() if name not in FREE_FIELDS
-    }
+    fields = {name: value for name, value in flatten(config).items() if name not in FREE_FIELDS}
     return json.dumps(fields, sort_keys=True)
 
 

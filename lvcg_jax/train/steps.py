@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lvcg_jax.model.losses import TERMS, loss_terms, worst_share
+from lvcg_jax.model.losses import TERMS, worst_share
 from lvcg_jax.model.masking import masked_mean, masked_sum
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.runs.state import TrainState, make_schedule
@@ -32,7 +32,7 @@ def make_train_step(
         outputs, updates = model.apply(
             variables, batch, visible, noise_key, max_beats, mutable=["batch_stats"]
         )
-        terms = loss_terms(outputs, batch, visible, config.loss)
+        terms = model.loss_terms(outputs, batch, visible, config.loss)
         valid = batch["num_beats"] > 0
         return masked_mean(terms["loss"], valid), (updates.get("batch_stats", {}), terms)
 
@@ -97,7 +97,7 @@ def make_validation_step(
         )
         variables = {"params": state.eval_params, "batch_stats": state.batch_stats}
         outputs = model.apply(variables, batch, visible, None, max_beats)
-        terms = loss_terms(outputs, batch, visible, config.loss)
+        terms = model.loss_terms(outputs, batch, visible, config.loss)
         valid = batch["num_beats"] > 0
         return {**{name: masked_sum(x, valid) for name, x in terms.items()}, "records": valid.sum()}
 

@@ -10,7 +10,6 @@ from helpers.packed_batch import ALL_LEADS, pack, random_records, random_variabl
 
 from lvcg_jax.bench.plain_model import make_plain_model, pad_batch
 from lvcg_jax.config.build import make_model
-from lvcg_jax.model.losses import loss_terms
 from lvcg_jax.model.network import PARTS
 
 N = 6  # max_beats here
@@ -80,7 +79,7 @@ def test_same_losses_gradients_and_norm_statistics(train, lambda_rhythm):
         key = jax.random.key(3) if train else None
         full = {**variables, "params": params}
         outputs, updates = model.apply(full, batch, visible, key, N, mutable=["batch_stats"])
-        terms = loss_terms(outputs, batch, visible, config.loss)
+        terms = model.loss_terms(outputs, batch, visible, config.loss)
         return terms["loss"].sum() / 100.0, (terms, updates["batch_stats"])
 
     results = []

@@ -1,6 +1,5 @@
 """Presets are fields: each field alone, at both of its values."""
 
-import json
 import math
 import re
 
@@ -16,12 +15,12 @@ from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import mask_leads
 from data_prep.ecg.segment import cut_beats, stitch_beats
 from lvcg_jax.config.build import make_model, make_subsets
-from lvcg_jax.config.fields import CHOICES, LATER_FIELDS, flatten
-from lvcg_jax.config.files import load_config, save_config
+from lvcg_jax.config.fields import CHOICES, flatten
 from lvcg_jax.model.layers import gelu
 from lvcg_jax.model.losses import loss_terms
 from lvcg_jax.model.masking import beat_mask
 from lvcg_jax.model.network import authors_code
+from lvcg_jax.model.parts import Rhythm
 from lvcg_jax.model.pooling import pool_tokens, pooled_size
 from lvcg_jax.model.rhythm import RhythmEncoder, rr_statistics
 from lvcg_jax.model.views import draw_views
@@ -33,13 +32,9 @@ BATCH = pack(RECORDS, groups=1, capacity=16)
 VISIBLE = np.array([[0b000010000011, 0b10010010, 0b100000100010, 0b10001001]], np.int32)
 KEY = jax.random.key(0)
 
-# Values of the later fields that the paper does not have.
-OTHERS = [
-    (name, value)
-    for name in LATER_FIELDS
-    for value in CHOICES.get(name, ())
-    if value != LATER_FIELDS[name]
-]
+# Values that the paper does not have.
+PAPER = flatten(get_config("paper"))
+OTHERS = [(name, value) for name in CHOICES for value in CHOICES[name] if value != PAPER[name]]
 OTHERS += [("model.dynamics_layers", 2), ("model.rhythm_positions", SLOTS), ("model.refine", 4)]
 OTHERS += [("model.embedding_norm", True), ("model.stitch", True), ("loss.lambda_base", 1.0)]
 OTHERS += [
@@ -65,19 +60,6 @@ def changed(**fields):
 
 
 # ---- configs
-
-
-def test_a_run_from_before_a_field_existed_has_the_papers_value(tmp_path):
-    paper = get_config("paper")
-    for name, value in LATER_FIELDS.items():
-        assert flatten(paper)[name] == value, name
-    save_config(paper, tmp_path / "config.json")
-    old = json.loads((tmp_path / "config.json").read_text())
-    for name in LATER_FIELDS:
-        section, field = name.split(".")
-        del old[section][field]
-    (tmp_path / "config.json").write_text(json.dumps(old))
-    assert flatten(load_config(tmp_path / "config.json")) == flatten(paper)
 
 
 def test_best_differs_from_paper_in_what_docs_presets_lists():
@@ -108,10 +90,6 @@ def test_a_word_that_a_field_cannot_be_is_refused():
         make_model(changed(model__rhythm_positions=7))
 
 
-def test_every_later_field_has_another_value_here():
-    assert {name for name, _ in OTHERS} == set(LATER_FIELDS)
-
-
 @pytest.mark.parametrize(
     "name, value", [other for other in OTHERS if not other[0].startswith("optim")]
 )
@@ -125,7 +103,7 @@ def test_each_field_alone_fits_the_papers_others(name, value):
         variables = model.init(KEY, BATCH, VISIBLE, None, SLOTS)
         outputs, _ = model.apply(variables, BATCH, VISIBLE, key, SLOTS, mutable=["batch_stats"])
         leads = model.apply(variables, BATCH, VISIBLE, SLOTS, method="reconstruct")
-        return loss_terms(outputs, BATCH, VISIBLE, config.loss)["loss"], leads
+        return model.loss_terms(outputs, BATCH, VISIBLE, config.loss)["loss"], leads
 
     loss, leads = jax.eval_shape(everything, KEY)
     assert loss.shape == (1, 4) and leads.shape == BATCH["beats"].shape
@@ -320,8 +298,8 @@ def test_view_term_is_zero_for_all_leads_and_moves_only_the_view():
 def test_rhythm_unit_steps_and_positions():
     rr = np.array([[0.8, 0.9, 0.7, 1.1, 0.0]], np.float32)
     mask = rr > 0
-    sizes = {"rhythm_dim": 6, "hidden_dim": 8, "basis_size": 4, "heads": 2}
-    paper = RhythmEncoder(**sizes)
+    sizes = {"dim": 6, "hidden": 8, "basis": 4, "heads": 2}
+    paper = RhythmEncoder(Rhythm(**sizes))
     params = paper.init(KEY, rr, mask)["params"]
     encode = lambda module, params, rr=rr: np.asarray(module.apply({"params": params}, rr, mask))  # noqa: E731
     # Statistics and steps in samples are those of seconds with the first kernel scaled; the ratios
@@ -332,14 +310,16 @@ def test_rhythm_unit_steps_and_positions():
         for name, factor in branches.items()
     }
     np.testing.assert_allclose(
-        encode(RhythmEncoder(**sizes, scale=100.0), params), encode(paper, scaled), rtol=1e-4
+        encode(RhythmEncoder(Rhythm(**sizes, unit="samples")), params),
+        encode(paper, scaled),
+        rtol=1e-4,
     )
     np.testing.assert_allclose(
         rr_statistics(rr * 100, mask)[0, :3], 100 * rr_statistics(rr, mask)[0, :3], rtol=1e-5
     )
     # Relative steps: twice as slow a heart has the same steps.
     cut = params | {"stats1": jax.tree.map(jnp.zeros_like, params["stats1"])}
-    relative = RhythmEncoder(**sizes, relative_steps=True)
+    relative = RhythmEncoder(Rhythm(**sizes, steps="relative"))
     np.testing.assert_allclose(encode(relative, cut, 2 * rr), encode(relative, cut), atol=1e-5)
     assert np.abs(encode(paper, cut, 2 * rr) - encode(paper, cut)).max() > 1e-3
     mean = rr[mask].mean()
@@ -348,7 +328,7 @@ def test_rhythm_unit_steps_and_positions():
     }
     np.testing.assert_allclose(encode(relative, params), encode(paper, factor), atol=1e-5)
     # Positions: without them the pooled sequence does not know the order of the intervals.
-    placed = RhythmEncoder(**sizes, positions=5)
+    placed = RhythmEncoder(Rhythm(**sizes, positions=5))
     placed_params = {**cut, "positions": jax.random.normal(KEY, (5, 8))}
     placed_params["differences"] = jax.tree.map(jnp.zeros_like, params["differences"])
     turned = rr[:, [3, 1, 2, 0, 4]]

@@ -14,9 +14,10 @@ from data_prep.ecg.leads import mask_leads
 from lvcg_jax import LVCG
 from lvcg_jax.config.build import make_model
 from lvcg_jax.embed.lvcg import join_parts
+from lvcg_jax.model import authors_code
+from lvcg_jax.model.authors_code import record_ecg_terms
 from lvcg_jax.model.encoder import BeatEncoder
-from lvcg_jax.model.losses import loss_terms, record_ecg_terms
-from lvcg_jax.model.network import PARTS, authors_code, tikhonov_lift
+from lvcg_jax.model.network import PARTS, tikhonov_lift
 from lvcg_jax.model.ops.conv1d import conv1d
 from lvcg_jax.runs.state import trained_labels
 from lvcg_jax.runs.trained import fresh_state
@@ -83,7 +84,7 @@ def test_stitched_heart_vector_projection_and_refined_leads(imported, outputs):
     )
     leads = imported.model.apply(imported.variables, stitched[None], method="project")
     close(leads[0], REFERENCE["out/recon_geom"])
-    refiner = authors_code.LeadRefiner(imported.model.refine)
+    refiner = authors_code.LeadRefiner(imported.model.quirks.refine)
     close(
         refiner.apply({"params": imported.variables["params"]["refiner"]}, leads[0]),
         REFERENCE["out/recon"],
@@ -103,7 +104,7 @@ def test_embeddings(imported, visible, name):
 
 
 def test_losses(imported, outputs):
-    terms = loss_terms(outputs, BATCH, VISIBLE, imported.config.loss)
+    terms = imported.model.loss_terms(outputs, BATCH, VISIBLE, imported.config.loss)
     for ours, theirs in (("vcg", "beat"), ("temp", "temporal"), ("base", "base")):
         assert float(terms[ours].mean()) == pytest.approx(
             float(REFERENCE[f"loss/{theirs}"]), rel=1e-4
@@ -131,12 +132,8 @@ def test_full_size_has_the_published_numbers_of_parameters():
         "norm_rhythm": 256,
     }
     # two of them, which nothing trains or reads, are left out
-    assert authors_code.head_parameters(256) == 263_936
-    assert (
-        sum(size.values()) + 2 * authors_code.head_parameters(256)
-        == REFERENCE["full_size/param_count"]
-        == 8_285_060
-    )
+    head = (256 + 1) * 512 + 2 * 512 + (512 + 1) * 256  # linear, batch norm, linear
+    assert sum(size.values()) + 2 * head == REFERENCE["full_size/param_count"] == 8_285_060
     labels = trained_labels(shapes, get_config("release"))
     trained = sum(
         size[name] for name, tree in labels.items() if set(jax.tree.leaves(tree)) == {"train"}
@@ -172,7 +169,7 @@ class Step:
                 found, updates = self.model.apply(
                     variables, TINY, SHOWN, jax.random.key(3), SLOTS, **more
                 )
-            terms = loss_terms(found, TINY, SHOWN, config.loss)
+            terms = self.model.loss_terms(found, TINY, SHOWN, config.loss)
             return terms["loss"].mean(), (found, updates["batch_stats"])
 
         zero = jnp.zeros((slots, config.model.token_dim))
@@ -213,7 +210,7 @@ def test_only_best_trains_the_rhythm_encoder(name):
     def loss(rhythm):
         params = {**variables["params"], "rhythm": rhythm}
         outputs = model.apply({**variables, "params": params}, TINY, SHOWN, None, SLOTS)
-        return loss_terms(outputs, TINY, SHOWN, config.loss)["loss"].mean()
+        return model.loss_terms(outputs, TINY, SHOWN, config.loss)["loss"].mean()
 
     gradient = [
         np.abs(x).max()
@@ -288,7 +285,8 @@ def test_one_term_is_nearly_the_whole_loss_in_release_and_not_in_paper(imported,
 
     assert (
         largest_share(
-            loss_terms(outputs, BATCH, VISIBLE, imported.config.loss), imported.config.loss
+            imported.model.loss_terms(outputs, BATCH, VISIBLE, imported.config.loss),
+            imported.config.loss,
         )
         > 0.95
     )
@@ -296,7 +294,7 @@ def test_one_term_is_nearly_the_whole_loss_in_release_and_not_in_paper(imported,
     model = make_model(config)
     start = lambda: model.init(jax.random.key(0), BATCH, VISIBLE, None, SLOTS)  # noqa: E731
     found = jax.jit(lambda: model.apply(start(), BATCH, VISIBLE, None, SLOTS))()
-    assert largest_share(loss_terms(found, BATCH, VISIBLE, config.loss), config.loss) < 0.95
+    assert largest_share(model.loss_terms(found, BATCH, VISIBLE, config.loss), config.loss) < 0.95
 
 
 @pytest.mark.parametrize("name", ["paper", "release"])

@@ -8,9 +8,10 @@ import pytest
 
 from lvcg_jax.model.dynamics import TemporalModule
 from lvcg_jax.model.masking import beat_mask
+from lvcg_jax.model.parts import Dynamics
 
 COUNTS = np.array([4, 1, 6, 3], np.int32)
-MODULE = TemporalModule(token_dim=5, state_dim=7)
+MODULE = TemporalModule(Dynamics(state_dim=7), token_dim=5)
 
 
 def _tokens(slots=6, seed=0):
@@ -45,7 +46,7 @@ def test_states_are_those_of_a_plain_loop(params):
 def test_reading_the_encoders_tokens_is_a_plain_loop_over_all_of_them(params):
     """Predictions know the beats before, the last state knows every beat and nothing of padding."""
     tokens = _tokens(slots=8)
-    module = TemporalModule(token_dim=5, state_dim=7, reads="encoded")
+    module = TemporalModule(Dynamics(state_dim=7, reads="encoded"), token_dim=5)
     predicted, last = module.apply({"params": params}, tokens, beat_mask(COUNTS, 8))
     cell, step = nn.GRUCell(7), params["step"]
     for b, count in enumerate(COUNTS):
@@ -98,7 +99,7 @@ def test_gradient_reaches_the_first_token_from_every_beat(params):
 
 
 def test_two_layers_are_a_plain_loop_and_dropout_is_between_them():
-    module = TemporalModule(token_dim=5, state_dim=7, layers=2, dropout=0.5)
+    module = TemporalModule(Dynamics(state_dim=7, layers=2), token_dim=5, dropout=0.5)
     tokens, mask = _tokens(), beat_mask(COUNTS, 6)
     params = module.init(jax.random.key(0), tokens, mask)["params"]
     predicted, last = module.apply({"params": params}, tokens, mask)

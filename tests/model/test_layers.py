@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lvcg_jax.model.layers import Conv1D, Norm, keyed_dropout
+from lvcg_jax.model.layers import Conv1D, Norm
+from lvcg_jax.model.parts import Layers
+from lvcg_jax.model.randomness import keyed_dropout
 
 
 def _norm(kind="batch", channels=3, seed=0):
@@ -18,7 +20,7 @@ def _norm(kind="batch", channels=3, seed=0):
     }
     stats = {"mean": np.full(channels, 0.5, np.float32), "var": np.full(channels, 3.0, np.float32)}
     return (
-        Norm(kind),
+        Norm(Layers(norm=kind)),
         {"params": params, "batch_stats": stats},
         x,
         np.array([1, 1, 0, 1, 0, 1], bool),

@@ -10,8 +10,8 @@ from helpers.packed_batch import owners, pack, random_records
 
 from data_prep.ecg.leads import mask_leads
 from data_prep.ecg.segment import cut_beats, stitch_beats
+from lvcg_jax.model.authors_code import base_term
 from lvcg_jax.model.losses import (
-    base_term,
     ecg_terms,
     huber,
     loss_terms,
@@ -21,6 +21,7 @@ from lvcg_jax.model.losses import (
     worst_share,
 )
 from lvcg_jax.model.masking import beat_mask
+from lvcg_jax.model.rhythm import log_rr_ratio, rr_statistics
 
 P, SLOTS, TOKEN = 8, 6, 5
 COUNTS = (4, 0, 6, 1, 3, 2)
@@ -45,6 +46,7 @@ def case():
         "tokens": normal(2, 3, SLOTS, TOKEN),
         "predicted": normal(2, 3, SLOTS, TOKEN),
     }
+    outputs["transitions"] = outputs["mask"][..., 1:] & outputs["mask"][..., :-1]
     return batch, outputs
 
 
@@ -116,8 +118,8 @@ def test_rhythm_term_is_the_error_on_hidden_ratios_and_on_statistics(reduction):
     hidden = mask & (rng.random(mask.shape) < 0.4)
     ratio, statistics = rng.normal(size=(6, SLOTS)), rng.normal(size=(6, 4))
     outputs = {
-        "rr": rr,
-        "rr_mask": mask,
+        "rr_ratio_true": log_rr_ratio(rr, mask, 2.0),
+        "rr_statistics_true": rr_statistics(rr, mask),
         "rr_hidden": hidden,
         "rr_ratio": ratio,
         "rr_statistics": statistics,
@@ -161,7 +163,8 @@ def test_mixed_reduction_divides_by_the_items_of_the_whole_batch(case):
         total / transitions, rel=1e-5
     )
     # the step from slot 0 to 1 is not counted
-    later = temporal_term({**outputs, "first_predicted": 1}, "mixed", 0.7)
+    from_slot_1 = outputs["transitions"] & (np.arange(SLOTS - 1) >= 1)
+    later = temporal_term({**outputs, "transitions": from_slot_1}, "mixed", 0.7)
     steps = np.diff(outputs["predicted"] - outputs["tokens"], axis=2)[:, :, 1:]
     both = outputs["mask"][:, :, 2:]
     assert of_batch(later) == pytest.approx(

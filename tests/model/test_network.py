@@ -1,6 +1,8 @@
 """The whole model: sizes, what may and what must not change its outputs, and where the gradient
 goes."""
 
+import doctest
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +13,10 @@ from helpers.packed_batch import owners, pack, random_records, random_variables,
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, lift_table
 from data_prep.ecg.leads import mask_leads
 from lvcg_jax.config.build import make_model
+from lvcg_jax.model import network
 from lvcg_jax.model.losses import loss_terms
-from lvcg_jax.model.network import dropout_seeds, tikhonov_lift
+from lvcg_jax.model.network import Network, tikhonov_lift
+from lvcg_jax.model.randomness import dropout_seeds
 
 COUNTS = (5, 3, 7, 1, 6, 4)
 SLOTS = 20
@@ -114,6 +118,15 @@ def test_decoder_blocks_must_make_the_beats_samples():
         jax.eval_shape(lambda: make_model(config).init(KEY, BATCH, BATCH["lead_mask"], None, SLOTS))
 
 
+def test_a_network_without_any_argument_is_the_papers():
+    assert Network() == make_model(get_config("paper"))
+
+
+def test_the_example_in_the_networks_docstring_runs():
+    found = doctest.testmod(network, optionflags=doctest.FAIL_FAST)
+    assert found.attempted > 10 and not found.failed
+
+
 # ---- the lift
 
 
@@ -144,9 +157,10 @@ def test_learnable_geometry_starts_as_the_fixed_one_and_gets_gradient(variables)
     model = make_model(config)
     row, _, valid = owners(BATCH)
     params = {**variables["params"], "directions": jnp.asarray(lead_matrix("paper"), jnp.float32)}
-    lift = lambda params: model.apply(
-        {"params": params}, BATCH["beats"], VISIBLE, row, method="lift"
-    )
+
+    def lift(params):
+        return model.apply({"params": params}, BATCH["beats"], VISIBLE, row, method="lift")
+
     matrices = lift_matrix(lead_matrix("paper"), mask_leads(VISIBLE[0]), 1e-2)[row[0]]
     expected = np.einsum("mkl,mlp->mpk", matrices, BATCH["beats"][0].astype(np.float64))
     _close(lift(params)[0][valid[0]], expected[valid[0]], 1e-4)
@@ -218,7 +232,7 @@ def test_rhythm_part_uses_complete_intervals_unless_told_otherwise(variables, em
     config = tiny_config()
     config.model.rhythm_intervals = "all"
     model = make_model(config)
-    rr, mask = model.apply(variables, BATCH, SLOTS, method="_rr")
+    rr, mask = model.apply(variables, BATCH, SLOTS, method="rr")
     assert mask.dtype == bool and mask.sum() == sum(COUNTS)
     np.testing.assert_allclose(rr[0, :5], RECORDS[0]["length"] / 100, rtol=1e-6)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lvcg_jax.model.parts import Rhythm
 from lvcg_jax.model.rhythm import (
     RhythmEncoder,
     RhythmHead,
@@ -14,7 +15,7 @@ from lvcg_jax.model.rhythm import (
     sinusoidal_basis,
 )
 
-ENCODER = RhythmEncoder(rhythm_dim=6, hidden_dim=8, basis_size=8, heads=2)
+ENCODER = RhythmEncoder(Rhythm(dim=6, hidden=8, basis=8, heads=2))
 RR = np.array(
     [
         [0.0, 0.8, 0.9, 0.7, 1.1, 0.0],  # the partial intervals at both ends are masked
@@ -56,7 +57,7 @@ def test_a_difference_never_spans_a_masked_interval():
 
 
 def test_log_ratios_and_their_basis():
-    found = np.asarray(log_rr_ratio(RR, MASK))
+    found = np.asarray(log_rr_ratio(RR, MASK, 2.0))
     r = RR[0, 1:5]
     np.testing.assert_allclose(found[0, 1:5], np.log(r / r.mean()), rtol=1e-5)
     assert np.all(found[~MASK] == 0) and np.abs(found).max() <= 2

@@ -7,7 +7,8 @@ import pytest
 
 from data_prep.ecg.geometry import lead_matrix, training_subsets
 from data_prep.ecg.leads import LEADS, mask_leads
-from lvcg_jax.model.views import draw_views, record_keys, visible_leads
+from lvcg_jax.model.randomness import record_keys
+from lvcg_jax.model.views import draw_views, visible_leads
 
 SUBSETS = training_subsets(lead_matrix("paper"), 3, 1e-4, True, None)
 ALL = 4095

@@ -11,7 +11,7 @@ from helpers.commands import ROOT, get_config
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.build import make_model, make_subsets
-from lvcg_jax.config.fields import LATER_FIELDS, flatten
+from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.model.flops import flops_per_beat, model_flops
@@ -265,17 +265,6 @@ def test_a_score_is_the_mean_of_both_ways_and_refuses_test_rows():
     table.split[0] = "test"
     with pytest.raises(InputError, match="rows of test"):
         score_table(table, ["task"], [1.0], seeds=1, resamples=20)
-
-
-def test_keys_outlive_a_field_that_is_added_later(monkeypatch):
-    config = get_config("smoke")
-    before = trials.fingerprint(config)
-    config.model.pooling_for_test = "mean"
-    assert trials.fingerprint(config) != before
-    monkeypatch.setitem(LATER_FIELDS, "model.pooling_for_test", "mean")
-    assert trials.fingerprint(config) == before
-    config.model.pooling_for_test = "other"
-    assert trials.fingerprint(config) != before
 
 
 def test_the_space_is_a_tenth_of_the_paper_and_each_candidate_a_small_change():
