@@ -220,6 +220,17 @@ def resolves(dotted: str) -> bool:
     return False
 
 
+def test_the_walk_of_a_record_passes_functions_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    walk = re.findall(r"^\| \d+\. .*? \| `(\S+)\.py` \| `(\S+)` \|", text, re.MULTILINE)
+    assert len(walk) >= 9
+    names = [f"{file.replace('/', '.')}.{name}" for file, name in walk]
+    assert [name for name in names if not resolves(name)] == []
+    rooms = [file.rpartition("/")[0] for file, _ in walk]
+    order = ["formats", "ecg", "dataset", "data", "model", "embed", "probe", "report"]
+    assert list(dict.fromkeys(room.split("/")[1] for room in rooms)) == order
+
+
 def test_members_that_the_api_page_lists_exist():
     """The site's builder leaves out a member that is not there, without a word."""
     text = (ROOT / "docs" / "api.md").read_text()
