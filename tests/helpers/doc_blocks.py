@@ -26,8 +26,8 @@ FIRST = (
     "docs/data.md",
     "docs/evaluation.md",
 )
-# written by commands, which it shows: not run again
-GENERATED = ("docs/results.md", "docs/experiments.md")
+# written by commands, which they show: not run again
+GENERATED = re.compile(r"docs/(results(-[\w-]+)?|experiments)\.md")
 # of others: nothing to check, nothing to run
 OTHER_PROGRAMS = ("wget", "pip", ".venv/bin/pip", "python3")
 TRAIN_SCRIPTS = ("launch/local_multihost.sh", "launch/slurm.sbatch", "launch/tpu_pod.sh")
@@ -85,7 +85,7 @@ def read_blocks(page: str) -> tuple[Block, ...]:
             opened = (
                 number,
                 fence[1],
-                mark[1] if mark else "generated" if page in GENERATED else None,
+                mark[1] if mark else "generated" if GENERATED.fullmatch(page) else None,
                 [],
             )
         elif opened is not None and fence:

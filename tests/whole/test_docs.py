@@ -3,6 +3,7 @@ the site builds."""
 
 import contextlib
 import importlib
+import itertools
 import json
 import re
 import shutil
@@ -218,6 +219,40 @@ def resolves(dotted: str) -> bool:
             found = importlib.import_module(".".join(parts[:length]))
             return all((found := getattr(found, name, None)) is not None for name in parts[length:])
     return False
+
+
+def test_headline_figures_are_those_of_the_pages_of_results():
+    def table(page: str, head: str) -> list[list[str]]:
+        """The rows of the first table with this head, cells without code marks."""
+        text = (ROOT / "docs" / page).read_text().split(f"{head}\n|---", 1)[1]
+        rows = itertools.takewhile(lambda line: line.startswith("|"), text.splitlines()[1:])
+        return [[cell.strip(" `") for cell in row.strip("|").split(" | ")] for row in rows]
+
+    shown = {
+        (task, name): cell
+        for name, *cells in table("results.md", "| features | super | sub | form | rhythm |")
+        for task, cell in zip(("super", "sub", "form", "rhythm"), cells, strict=True)
+    }
+    rows = table("results-best.md", "| task | features | 1% | 10% | 100% |")
+    measured = {
+        (task, name): " / ".join(f"{float(cell.split()[0]):.1f}" for cell in cells)
+        for task, name, *cells in rows
+    }
+    assert shown == measured
+    derived = {
+        name: cells for name, *cells in table("results.md", "| method | PTB-XL | PTB | CPSC 2018 |")
+    }
+    for name, page, corpora in (
+        ("best", "results-best-leads.md", ("CPSC 2018", "PTB")),
+        ("paper", "results-paper-leads.md", ("PTB-XL", "PTB", "CPSC 2018")),
+    ):
+        views = re.findall(
+            r"\*\*visible: II, V2, V5\*\*.*?\n\| lvcg \|(.*?)\n",
+            (ROOT / "docs" / page).read_text(),
+            re.S,
+        )
+        found = [view.split("|")[2].split()[0] for view in views]
+        assert found == [derived[name][("PTB-XL", "PTB", "CPSC 2018").index(c)] for c in corpora]
 
 
 def test_the_walk_of_a_record_passes_functions_that_exist():
