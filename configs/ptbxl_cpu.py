@@ -16,8 +16,8 @@ Dower's lead directions.
 
 What the first run gave: 1,600 steps of 2.7 to 3.6 s on two cores (other work beside it), about 80
 minutes; validation loss best at step 1,400 (hidden leads R2 0.458, visible heart vector 0.898).
-Test macro AUROC x 100 on fold 9 with 1, 10 and 100% of the labels, `lvcg results` (docs/results.md
-has intervals and every class):
+Test macro AUROC x 100 on fold 9 with 1, 10 and 100% of the labels, `lvcg results`
+(docs/results-paper.md has intervals and every class):
 
     super  81.6 / 86.6 / 88.3   random weights 70.9 / 78.0 / 81.8   median beat 67.3 / 81.2 / 86.9
     sub    76.9 / 84.7 / 89.5                  64.4 / 73.5 / 79.7               61.3 / 76.8 / 86.9
@@ -25,8 +25,8 @@ has intervals and every class):
     rhythm 87.6 / 92.0 / 95.6                  84.0 / 88.9 / 92.1               84.7 / 88.8 / 92.0
 
 `record_dower` was run for half as many steps (`--config.train.steps=800`, 54 minutes with other
-work beside it): hidden leads R2 0.509 in its own units; docs/results.md has it beside the first
-run.
+work beside it): hidden leads R2 0.509 in its own units; docs/results-paper.md has it beside the
+first run.
 
 `best`: 600 steps of 3.1 s, 32 minutes; validation loss (with its rhythm term, 0.02) 4861 against
 the first run's 5051, visible heart vector R2 0.917. `small`: 1,600 steps of 0.5 s alone, 1.1 s

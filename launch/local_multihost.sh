@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # One run of several processes on this machine, as on a cluster: each process has its own devices and reads its own part
 # of every batch. The losses are those of a single process. If one dies, the others are stopped, and the same command
-# goes on from the last checkpoint.
+# continues from the last checkpoint.
 #
 #   PROCESSES=2 DEVICES=4 bash launch/local_multihost.sh --config=configs/pretrain.py:smoke --workdir=runs/two
 #
-# Status: run on CPU by tests/test_launch.py.
+# Status: run on CPU by tests/train/test_resume.py.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 processes=${PROCESSES:-2}
 export XLA_FLAGS="${XLA_FLAGS:-} --xla_force_host_platform_device_count=${DEVICES:-1}"

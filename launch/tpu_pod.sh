@@ -5,7 +5,7 @@
 #
 # The run directory may be on gs://, with the service account of the TPU VM; shards are read from a disk or a bucket
 # that every host mounts at the same place (for example with Cloud Storage FUSE).
-# A preempted slice saves on SIGTERM; the same command on the new slice goes on from the last checkpoint.
+# A preempted slice saves on SIGTERM; the same command on the new slice continues from the last checkpoint.
 # Status: checked with shellcheck; not yet run on hardware.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -7,11 +7,16 @@
 Importing the package is quick: JAX is loaded when LVCG is first used.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # so that editors and type checkers see them; loaded by __getattr__ otherwise
+    from lvcg_jax.embed.lvcg import LVCG, Embedding
+
 __version__ = "0.1.0"
 __all__ = ["LVCG", "Embedding"]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name in __all__:
         from lvcg_jax.embed import lvcg
 

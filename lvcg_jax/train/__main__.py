@@ -114,12 +114,20 @@ def _with_found_config(word: str) -> str:
     return f"--config={file}:{variant}" if variant else f"--config={file}"
 
 
-def main(argv: list[str] | None = None) -> None:
-    app.run(
-        start,
-        argv=["lvcg train", *(sys.argv[1:] if argv is None else argv)],
-        flags_parser=parse_flags,
-    )
+def help_text() -> str:
+    """Flags of this command; absl's own help lists those of whatever module was started."""
+    ours = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
+    lines = [f"  --{flag.name:13}{' '.join(flag.help.split())}" for flag in ours]
+    fields = "  --config.FIELD=VALUE changes a field, e.g. --config.optim.learning_rate=1e-3"
+    return "\n".join([__doc__.strip(), "", "flags:", *lines, fields])
+
+
+def main(argv: list[str] | None = None) -> int | None:
+    words = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(words):
+        print(help_text())
+        return 0
+    app.run(start, argv=["lvcg train", *words], flags_parser=parse_flags)
 
 
 if __name__ == "__main__":

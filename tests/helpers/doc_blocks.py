@@ -2,10 +2,8 @@
 commands know."""
 
 import argparse
-import contextlib
 import importlib
 import importlib.util
-import io
 import re
 import shlex
 from dataclasses import dataclass
@@ -16,6 +14,9 @@ from unittest import mock
 import pytest
 from helpers.commands import ROOT
 
+from data_prep.base.errors import InputError
+from lvcg_jax.__main__ import MODULES
+
 # In this order: a command that stands on several pages is run on the first of them.
 FIRST = (
     "README.md",
@@ -25,15 +26,15 @@ FIRST = (
     "docs/data.md",
     "docs/evaluation.md",
 )
-# written by commands, which it shows: not run again
-GENERATED = ("docs/results.md", "docs/experiments.md")
+# written by commands, which they show: not run again
+GENERATED = re.compile(r"docs/(results(-[\w-]+)?|experiments)\.md")
 # of others: nothing to check, nothing to run
 OTHER_PROGRAMS = ("wget", "pip", ".venv/bin/pip", "python3")
 TRAIN_SCRIPTS = ("launch/local_multihost.sh", "launch/slurm.sbatch", "launch/tpu_pod.sh")
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 FENCE = re.compile(r"```(\w*)")
 INLINE = re.compile(
-    r"`((?:python\s-m\s(?:lvcg_jax|data_prep)|python\slaunch/|bash\slaunch/)[^`]*)`"
+    r"`((?:lvcg\s|python\s-m\s(?:lvcg_jax|data_prep)|python\slaunch/|bash\slaunch/)[^`]*)`"
 )
 
 
@@ -84,7 +85,7 @@ def read_blocks(page: str) -> tuple[Block, ...]:
             opened = (
                 number,
                 fence[1],
-                mark[1] if mark else "generated" if page in GENERATED else None,
+                mark[1] if mark else "generated" if GENERATED.fullmatch(page) else None,
                 [],
             )
         elif opened is not None and fence:
@@ -117,11 +118,16 @@ def split_command(line: str) -> list[str]:
     return words[: words.index(">")] if ">" in words else words
 
 
-def module_of(words: list[str]) -> tuple[str, list[str]] | None:
-    """('lvcg_jax.embed' or 'launch/soak.py', flags) of a command of ours; None for one of
+def command_of(words: list[str]) -> tuple[str, list[str]] | None:
+    """(name as in `lvcg NAME`, or a script of launch/; flags) of a command of ours, None for one of
     others."""
+    if words[:3] == ["python", "-m", "lvcg_jax"]:  # the same where `lvcg` is not on the path
+        words = ["lvcg", *words[3:]]
+    if words[0] == "lvcg":
+        return (words[1] if len(words) > 1 else "--help"), words[2:]
     if words[:2] == ["python", "-m"] and words[2].startswith(("lvcg_jax.", "data_prep.")):
-        return words[2], words[3:]
+        doors = {module.removesuffix(".__main__"): name for name, module in MODULES.items()}
+        return doors.get(words[2], words[2]), words[3:]
     if words[0] == "python" and len(words) > 1 and words[1].startswith("launch/"):
         return words[1], words[2:]
     if words[:2] == ["bash", "launch/demo.sh"]:
@@ -133,7 +139,7 @@ def check_command(line: str, where: str, whole: bool) -> None:
     """Whether a command exists and knows the flags; `whole`: whether its parser takes it as it
     stands."""
     words = split_command(line)
-    ours = module_of(words)
+    ours = command_of(words)
     if ours is not None:
         check_flags(*ours, where, whole)
         return
@@ -147,30 +153,26 @@ def check_command(line: str, where: str, whole: bool) -> None:
         assert known, f"{where}: {words[0]} is no command that the documentation may use"
 
 
-def check_flags(module: str, flags: list[str], where: str, whole: bool) -> None:
-    there = (
-        (ROOT / module).is_file()
-        if module.startswith("launch/")
-        else importlib.util.find_spec(module)
-    )
-    assert there, f"{where}: there is no {module}"
-    if module == "lvcg_jax.train":
+def check_flags(name: str, flags: list[str], where: str, whole: bool) -> None:
+    if name in ("--help", "COMMAND"):  # of the command `lvcg` itself, or of all
+        return
+    there = (ROOT / name).is_file() if name.startswith("launch/") else name in MODULES
+    assert there, f"{where}: there is no {name}"
+    if name == "train":
         check_train_flags(flags, where)
         return
-    parser = parser_of(module)
+    parser = parser_of(name)
     for flag in flags:
-        name = flag.split("=")[0]
-        assert not name.startswith("-") or name in parser._option_string_actions, (
-            f"{where}: {module} has no {name}"
+        word = flag.split("=")[0]
+        assert not word.startswith("-") or word in parser._option_string_actions, (
+            f"{where}: {name} has no {word}"
         )
     if whole:
-        message = io.StringIO()
         try:
-            with contextlib.redirect_stderr(message):
-                _, rest = parser.parse_known_args(flags)
-        except SystemExit:
-            pytest.fail(f"{where}: {message.getvalue().splitlines()[-1]}")
-        assert not rest, f"{where}: {module} does not take {rest}"
+            _, rest = parser.parse_known_args(flags)
+        except (InputError, SystemExit) as error:
+            pytest.fail(f"{where}: {error}")
+        assert not rest, f"{where}: {name} does not take {rest}"
 
 
 class Caught(Exception):
@@ -178,13 +180,13 @@ class Caught(Exception):
 
 
 @cache
-def parser_of(module: str) -> argparse.ArgumentParser:
+def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser of a command, caught when the command is about to use it."""
 
     def stop(parser, *_):
         raise Caught(parser)
 
-    main = main_of(module)
+    main = main_of(name)
     patched = mock.patch.object(argparse.ArgumentParser, "parse_known_args", stop)
     with patched, pytest.raises(Caught) as caught:
         main([])
@@ -192,14 +194,14 @@ def parser_of(module: str) -> argparse.ArgumentParser:
 
 
 @cache
-def main_of(module: str):
-    """The function of a command: of a module, or of a script in launch/."""
-    if module.startswith("launch/"):
-        spec = importlib.util.spec_from_file_location(Path(module).stem, ROOT / module)
+def main_of(name: str):
+    """The function of a command: of `lvcg NAME`, or of a script in launch/."""
+    if name.startswith("launch/"):
+        spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
         loaded = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(loaded)
         return loaded.main
-    return importlib.import_module(module).main
+    return importlib.import_module(MODULES[name]).main
 
 
 def check_train_flags(flags: list[str], where: str) -> None:
@@ -209,13 +211,10 @@ def check_train_flags(flags: list[str], where: str) -> None:
     from lvcg_jax.config.fields import flatten
     from lvcg_jax.config.files import read_config_file
 
-    known = {
-        flag.name for flag in absl_flags.FLAGS.get_key_flags_for_module("lvcg_jax.train.__main__")
-    }
+    importlib.import_module(MODULES["train"])
+    known = {flag.name for flag in absl_flags.FLAGS.get_key_flags_for_module(MODULES["train"])}
     values = dict(flag.removeprefix("--").partition("=")[::2] for flag in flags)
     fields = flatten(read_config_file(ROOT / values.get("config", "configs/pretrain.py")))
     for name in values:
         field = name.removeprefix("config.")
-        assert name in known or field in fields, (
-            f"{where}: lvcg_jax.train has no flag or field {name}"
-        )
+        assert name in known or field in fields, f"{where}: train has no flag or field {name}"

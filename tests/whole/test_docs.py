@@ -1,6 +1,9 @@
 """The documentation: every example runs or says why not, every flag exists, nothing is left out,
 the site builds."""
 
+import contextlib
+import importlib
+import itertools
 import json
 import re
 import shutil
@@ -13,13 +16,16 @@ import yaml
 from helpers.commands import ROOT
 from helpers.doc_blocks import (
     check_command,
+    command_of,
     inline_commands,
     main_of,
-    module_of,
     pages,
     read_blocks,
     split_command,
 )
+
+from lvcg_jax.__main__ import COMMANDS, MODULES
+from lvcg_jax.__main__ import main as lvcg
 
 # What stands in the folder that commands are run in, under the names that the documentation uses.
 # finished: a train command finds nothing left to do
@@ -39,9 +45,9 @@ SMALLER = {  # the same at toy size
     " --random_weights=0": "",
 }
 MORE_FLAGS = {  # that make a command quick
-    "lvcg_jax.probe": ["--resamples=20", "--seeds=1", "--fractions=1"],
-    "lvcg_jax.reconstruct": ["--limit=10", "--morphology=2", "--resamples=20"],
-    "lvcg_jax.export": ["--platforms=cpu"],
+    "probe": ["--resamples=20", "--seeds=1", "--fractions=1"],
+    "reconstruct": ["--limit=10", "--morphology=2", "--resamples=20"],
+    "export": ["--platforms=cpu"],
 }
 
 
@@ -61,13 +67,15 @@ class Workspace:
         if tuple(words) in self.done or words[0] == "source":
             return
         self.done.add(tuple(words))
-        ours = module_of(words)
+        ours = command_of(words)
         assert ours, f"only our own commands are run: {line}"
-        module, flags = ours
-        if module == "lvcg_jax.train":
+        name, flags = ours
+        if name == "train":
             train(flags)
-        else:
-            assert not main_of(module)([*flags, *MORE_FLAGS.get(module, [])]), line
+        elif name.startswith("launch/"):
+            assert not main_of(name)(flags), line
+        else:  # as `python -m lvcg_jax NAME`, in this process: `lvcg` may not be on the PATH
+            assert not lvcg([name, *flags, *MORE_FLAGS.get(name, [])]), line
 
 
 def train(flags: list[str]) -> None:
@@ -164,28 +172,114 @@ def test_a_command_that_drifted_is_noticed(line):
         check_command(line, "here", whole=True)
 
 
-def test_every_command_and_corpus_and_field_is_documented():
+def test_the_page_of_commands_lists_every_command_with_its_line_and_an_example():
+    cli = (ROOT / "docs" / "cli.md").read_text()
+    for group, commands in COMMANDS.items():
+        section = re.search(rf"^## {group}\n(.*?)(?=^## )", cli, re.MULTILINE | re.DOTALL)
+        assert section, f"docs/cli.md has no section {group}"
+        rows = re.findall(r"^\| `lvcg (\w+)` \| (.*) \|$", section[1], re.MULTILINE)
+        assert rows == [(name, line) for name, (_, line) in commands.items()]
+    lines = [line for block in read_blocks("docs/cli.md") for line in block.commands]
+    shown = {ours[0] for ours in map(command_of, map(split_command, lines)) if ours}
+    assert set(MODULES) - shown == set(), "an example for each"
+
+
+def test_every_corpus_preprocessing_field_and_defect_is_documented():
     from data_prep.corpora.corpus import CORPORA
     from data_prep.ecg.preprocess import Preprocess
     from data_prep.ecg.quality import KINDS
 
-    sources = [*(ROOT / "lvcg_jax").glob("*.py"), *(ROOT / "data_prep").glob("*.py")]
-    commands = [
-        f"{path.parent.name}.{path.stem}" for path in sources if "run_command(" in path.read_text()
-    ]
-    commands = [name for name in commands if name != "data_prep.base.command"]
-    cli, data, preprocessing = (
-        (ROOT / "docs" / f"{name}.md").read_text() for name in ("cli", "data", "preprocessing")
-    )
-    rows = re.findall(r"^\| `python -m ([\w.]+)` \|", cli, re.MULTILINE)
-    assert sorted(rows) == sorted(commands)
-    shown = [split_command(line) for block in read_blocks("docs/cli.md") for line in block.commands]
-    assert set(commands) <= {words[2] for words in shown if words[:2] == ["python", "-m"]}, (
-        "an example for each"
+    data, preprocessing = (
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("data", "preprocessing")
     )
     assert [name for name in CORPORA if f"`{name}`" not in data] == []
     assert [name for name in Preprocess().to_dict() if f"`{name}`" not in preprocessing] == []
     assert [word for word in KINDS if f"`{word}`" not in preprocessing] == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_files_modules_and_tests_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text()
+    ours = "lvcg_jax|data_prep|configs|launch|tests|docs"
+    files = re.findall(rf"(?<![\w/.-])((?:{ours})/[\w./-]*\w)", text)
+    assert [file for file in files if not (ROOT / file).exists()] == []
+    modules = re.findall(r"(?<![\w/.-])((?:lvcg_jax|data_prep)(?:\.[A-Za-z_]\w*)+)", text)
+    assert [name for name in modules if not resolves(name)] == []
+    tests = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    for file, start in re.findall(r"\b(test_\w+\.py)(?:::(test_\w+))?", text):
+        assert file in tests, f"{page} names {file}"
+        assert f"def {start}" in tests[file], f"{page} names {file}::{start}"
+
+
+def resolves(dotted: str) -> bool:
+    """Whether a dotted name is a module, or a name in a module."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        with contextlib.suppress(ImportError):
+            found = importlib.import_module(".".join(parts[:length]))
+            return all((found := getattr(found, name, None)) is not None for name in parts[length:])
+    return False
+
+
+def test_headline_figures_are_those_of_the_pages_of_results():
+    def table(page: str, head: str) -> list[list[str]]:
+        """The rows of the first table with this head, cells without code marks."""
+        text = (ROOT / "docs" / page).read_text().split(f"{head}\n|---", 1)[1]
+        rows = itertools.takewhile(lambda line: line.startswith("|"), text.splitlines()[1:])
+        return [[cell.strip(" `") for cell in row.strip("|").split(" | ")] for row in rows]
+
+    headline = table("results.md", "| features | super | sub | form | rhythm |")
+    assert len(chosen := table("../README.md", "| features | super | sub | form | rhythm |")) == 3
+    assert [row for row in chosen if row not in headline] == []
+    shown = {
+        (task, name): cell
+        for name, *cells in headline
+        for task, cell in zip(("super", "sub", "form", "rhythm"), cells, strict=True)
+    }
+    rows = table("results-best.md", "| task | features | 1% | 10% | 100% |")
+    measured = {
+        (task, name): " / ".join(f"{float(cell.split()[0]):.1f}" for cell in cells)
+        for task, name, *cells in rows
+    }
+    assert shown == measured
+    derived = {
+        name: cells for name, *cells in table("results.md", "| method | PTB-XL | PTB | CPSC 2018 |")
+    }
+    for name, page, corpora in (
+        ("best", "results-best-leads.md", ("CPSC 2018", "PTB")),
+        ("paper", "results-paper-leads.md", ("PTB-XL", "PTB", "CPSC 2018")),
+    ):
+        views = re.findall(
+            r"\*\*visible: II, V2, V5\*\*.*?\n\| lvcg \|(.*?)\n",
+            (ROOT / "docs" / page).read_text(),
+            re.S,
+        )
+        found = [view.split("|")[2].split()[0] for view in views]
+        assert found == [derived[name][("PTB-XL", "PTB", "CPSC 2018").index(c)] for c in corpora]
+
+
+def test_the_walk_of_a_record_passes_functions_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    walk = re.findall(r"^\| \d+\. .*? \| `(\S+)\.py` \| `(\S+)` \|", text, re.MULTILINE)
+    assert len(walk) >= 9
+    names = [f"{file.replace('/', '.')}.{name}" for file, name in walk]
+    assert [name for name in names if not resolves(name)] == []
+    rooms = [file.rpartition("/")[0] for file, _ in walk]
+    order = ["formats", "ecg", "dataset", "data", "model", "embed", "probe", "report"]
+    assert list(dict.fromkeys(room.split("/")[1] for room in rooms)) == order
+
+
+def test_members_that_the_api_page_lists_exist():
+    """The site's builder leaves out a member that is not there, without a word."""
+    text = (ROOT / "docs" / "api.md").read_text()
+    listed = re.findall(r"^::: (\S+)\n(?:    options:\n)?(?:      members: \[(.*)\])?", text, re.M)
+    assert len(listed) > 30
+    names = [
+        f"{module}.{name}" for module, members in listed for name in members.split(", ") if name
+    ]
+    assert [
+        name for name in [*names, *(module for module, _ in listed)] if not resolves(name)
+    ] == []
 
 
 @pytest.mark.parametrize("page", pages())
@@ -219,6 +313,8 @@ def test_citation_is_of_this_version():
 def test_site_builds_without_a_warning_and_without_the_network(tmp_path):
     """The docs as they are, but for a folded table, a page that is not there (it leaves the menu)
     and a new one."""
+    from lvcg_jax import LVCG
+
     docs = shutil.copytree(ROOT / "docs", tmp_path / "docs")
     with (docs / "results.md").open("a") as page:
         page.write(
@@ -226,8 +322,8 @@ def test_site_builds_without_a_warning_and_without_the_network(tmp_path):
         )
     (docs / "another.md").write_text("# Another page\n")
     (docs / "soak.md").unlink()
-    for page in ("launch.md", "scaling.md"):
-        (docs / page).write_text((docs / page).read_text().replace("(soak.md)", "(index.md)"))
+    for page in docs.rglob("*.md"):
+        page.write_text(page.read_text().replace("(soak.md)", "(index.md)"))
     config = (
         (ROOT / ".mkdocs.yml")
         .read_text()
@@ -246,10 +342,9 @@ def test_site_builds_without_a_warning_and_without_the_network(tmp_path):
     )
     assert "<td>only here</td>" in (site / "results.html").read_text()
     api = (site / "api.html").read_text()
-    assert (
-        'id="lvcg_jax.embed.lvcg.LVCG.embed"' in api
-        and "with its lead names in any order and case" in api
-    )
+    assert 'id="lvcg_jax.embed.lvcg.LVCG.embed"' in api
+    words = " ".join(re.sub("<.*?>", " ", api).split())
+    assert " ".join(LVCG.embed.__doc__.split()[:5]) in words, "docstrings are on the page"
     for page in site.glob("*.html"):
         fetched = re.findall(
             r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(https?:[^\"]*)", page.read_text()

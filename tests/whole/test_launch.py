@@ -1,9 +1,11 @@
 """Launch scripts: clean shell, a manifest that Kubernetes accepts, flags that the main job
 knows."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import kubernetes_validate
 import pytest
@@ -11,6 +13,7 @@ import yaml
 from helpers.commands import ROOT, assert_one_line_error, run, train_arguments
 
 LAUNCH = ROOT / "launch"
+SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = [*sorted(LAUNCH.glob("*.sh")), LAUNCH / "slurm.sbatch", ROOT / ".ci" / "run"]
 
 
@@ -63,3 +66,12 @@ def test_half_named_processes_and_an_absent_cluster_are_told(shards_dir, tmp_pat
     both = run("lvcg_jax.train", *arguments, "--cluster", "--processes=2")
     assert_one_line_error(both, "--cluster", "leave out")
     assert_one_line_error(run("lvcg_jax.train", *arguments, "--cluster"), "no cluster environment")
+
+
+def test_the_picture_of_the_readme_can_be_drawn_again(tmp_path):
+    picture = tmp_path / "readme.svg"
+    runpy.run_path(str(LAUNCH / "draw_readme.py"))["main"]([f"--out={picture}"])
+    kinds = [path.get("class") for path in ElementTree.parse(picture).iter(f"{SVG}path")]
+    assert (kinds.count("derived"), kinds.count("true"), kinds.count("loop")) == (9, 9, 1)
+    committed = ElementTree.parse(ROOT / "docs" / "figures" / "readme.svg")
+    assert [path.get("class") for path in committed.iter(f"{SVG}path")] == kinds
