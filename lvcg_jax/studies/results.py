@@ -37,7 +37,7 @@ from lvcg_jax.probe.study import part_features, probe_task
 from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.studies.published import in_order
 from lvcg_jax.studies.results_page import CONTROLS, MEDIAN, MODEL, RANDOM, RAW, section_text
-from lvcg_jax.text.pages import write_section
+from lvcg_jax.text.pages import command_line, write_section
 
 FRACTIONS = (0.01, 0.1, 1.0)
 OTHER_PROTOCOLS, OTHER_SEEDS = ("paper", "release"), 3  # whose agreement with 'ridge' is shown
@@ -188,21 +188,10 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     results, agreement = probe_all(tables, tasks, args.seeds)
     seconds = time.monotonic() - began
-    flags = [
-        f"--run={shown(args.checkpoint)}",
-        f"--data={shown(args.data)}",
-        f"--out={shown(args.out)}",
-    ]
-    chosen = [
-        flag
-        for flag in ("name", "tasks", "seeds", "random_seeds")
-        if getattr(args, flag) != parser.get_default(flag)
-    ]
-    flags += [f"--{flag}={getattr(args, flag)}" for flag in chosen]
     document = {
         "format": "lvcg-results-1",
         "name": name,
-        "command": " ".join(["lvcg results", *flags]),
+        "command": command_line("results", argv),
         "data": describe_data(metadata),
         "run": describe_run(args.checkpoint, tables[MODEL][0].metadata["checkpoint"]),
         "random_seeds": args.random_seeds,

@@ -164,7 +164,7 @@ def test_a_stop_is_told_and_a_mistake_is_one_line(done, shards_dir, tmp_path, mo
         (["--steps=0"], "1 or more"),
         (["--fractions=many"], "give numbers"),
         ([f"--data={tmp_path}"], "shards for 'base' already"),
-        (["--ablations=none.py"], "no ablations file"),
+        (["--ablations=none.py"], "no config file none.py"),
     ):
         with pytest.raises(InputError, match=words):
             ablate.main([*flags, *more])

@@ -315,7 +315,7 @@ def test_a_mistake_is_one_line(done, tmp_path):
         (["--only=tiny_batch"], "unknown candidate 'tiny_batch', choose from light_vcg"),
         (["--task=form"], "no task form in"),
         (["--seeds=0"], "1 or more"),
-        (["--space=none.py"], "no candidates file"),
+        (["--space=none.py"], "no config file none.py"),
         ([f"--space={ROOT / 'configs' / 'pretrain.py'}"], "has no CANDIDATES"),
         ([f"--base={tmp_path / 'empty.py'}"], "it has no get_config"),
     ):
