@@ -22,7 +22,6 @@ from data_prep.base.words import SPLITS, list_some
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe import linear
 from lvcg_jax.probe.labels import label_subsets, task_of
-from lvcg_jax.stats import bootstrap
 from lvcg_jax.stats.auroc import (
     auroc,
     best_f1_threshold,
@@ -32,6 +31,7 @@ from lvcg_jax.stats.auroc import (
     f1_score,
     macro_of_resamples,
 )
+from lvcg_jax.stats.bootstrap import PatientBootstrap, interval
 
 LINEAR_PROTOCOLS = ("ridge", *linear.ADAM_SETTINGS)
 PROTOCOLS = (*LINEAR_PROTOCOLS, "finetune")
@@ -221,12 +221,7 @@ class Study:
 
     def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples):
         _check(labels, groups, splits, names, fractions, seeds)
-        self.labels, self.names, self.resamples, self.notes = (
-            labels.astype(bool),
-            names,
-            resamples,
-            [],
-        )
+        self.labels, self.names, self.notes = labels.astype(bool), names, []
         self.rows = {split: np.flatnonzero(splits == split) for split in SPLITS}
         self._both = {split: _both_outcomes(self.labels[rows]) for split, rows in self.rows.items()}
         both = self._both
@@ -258,7 +253,9 @@ class Study:
             self.records, first, self._record_number[split] = np.unique(
                 records[rows], return_index=True, return_inverse=True
             )
-            self.record_labels[split], self.patients = self.labels[rows][first], groups[rows][first]
+            self.record_labels[split] = self.labels[rows][first]
+            if split == "test":
+                self.bootstrap = PatientBootstrap(groups[rows][first], resamples)
         train = self.rows["train"]
         self._subsets = [
             label_subsets(groups[train], self.labels[train], fractions, seed)
@@ -313,9 +310,9 @@ class Study:
             setting,
             scores,
             np.array([auroc(y[:, c], scores[:, c]) for c in classes]),
-            bootstrap_auroc(y, scores, self.patients, self.resamples),
+            bootstrap_auroc(y, scores, self.bootstrap),
             np.where(known, [f1_score(y[:, c], yes[:, c]) for c in classes], np.nan),
-            np.where(known, bootstrap_f1(y, yes, self.patients, self.resamples), np.nan),
+            np.where(known, bootstrap_f1(y, yes, self.bootstrap), np.nan),
         )
 
 
@@ -369,7 +366,7 @@ def evaluate(
             cells.append({"model": model, "fraction": subset.fraction} | cell)
         first, *controls = cells[-len(fits) :]
         for other in controls:
-            low, high = bootstrap.interval(resampled[first["model"]] - resampled[other["model"]])
+            low, high = interval(resampled[first["model"]] - resampled[other["model"]])
             gap = {"model": first["model"], "control": other["model"], "fraction": subset.fraction}
             gap |= {
                 "difference": first["macro_auroc"] - other["macro_auroc"],
@@ -398,7 +395,7 @@ def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dic
         return np.mean([getattr(run, name) for several in runs for run in several], axis=0)
 
     def bounds(samples, prefix=""):
-        low, high = (None if np.isnan(x) else x for x in bootstrap.interval(samples))
+        low, high = (None if np.isnan(x) else x for x in interval(samples))
         return {f"{prefix}low": low, f"{prefix}high": high}
 
     auroc, by_class, f1 = mean("auroc"), mean("auroc_resampled"), mean("f1")

@@ -191,12 +191,12 @@ def pca_map(
     spread = embedding.std(0)
     scale = np.where(spread > 1e-9, spread, 1.0)
     pca = fit_pca(embedding / scale, TSNE_INPUT)
-    if len(pca.variance) < 2:
+    if pca.n_components_ < 2:
         return None
-    components = pca.project(
+    components = pca.transform(
         (embedding if also is None else np.concatenate([embedding, also])) / scale
     )
-    share = 100 * pca.variance / pca.total_variance
+    share = 100 * pca.explained_variance_ratio_
     names = (f"principal component {k + 1} ({share[k]:.0f}% of variance)" for k in range(2))
     return Map(title, components[:, :2], *names), components
 

@@ -36,7 +36,8 @@ from data_prep.ecg import signal
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, save_matrix
 from data_prep.ecg.leads import LEADS, canonical, parse_leads
 from data_prep.ecg.record import Record
-from lvcg_jax.stats.bootstrap import interval
+from lvcg_jax.stats.bootstrap import PatientBootstrap
+from lvcg_jax.text.tables import markdown_table, with_interval
 
 FRANK = ("vx", "vy", "vz")
 RATE, SECONDS, BAND, ORDER = 100.0, 10.0, (0.67, 40.0), 3
@@ -249,15 +250,6 @@ def evaluate(
     return table
 
 
-def bootstrap(
-    values: np.ndarray, statistic: Callable = np.median, resamples: int = 1000
-) -> tuple[float, float, float]:
-    """A statistic over patients [r] with its 95% interval; the same patients are drawn for every
-    row of the report."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
-    return float(statistic(values)), *interval(statistic(values[drawn], axis=1))
-
-
 def report(
     table: dict[tuple[str, str], np.ndarray], hearts: Hearts, visible: np.ndarray, folds: int
 ) -> str:
@@ -275,25 +267,19 @@ def report(
         f" the leads alone) and the controls are fitted on other patients ({folds} folds). The paper's +z points to the"
         " front, Frank's to the back: hence its negative r.",
         "",
-        "| geometry | leads in | r with vx | r with vy | r with vz | 12-lead R2 of lift + project"
-        f" | R2 of {few} | its MSE | its MAE |",
-        "|---|---|---|---|---|---|---|---|---|",
     ]
+    head = ["geometry", "leads in", *(f"r with {name}" for name in FRANK)]
+    head += ["12-lead R2 of lift + project", f"R2 of {few}", "its MSE", "its MAE"]
+    rows, bootstrap = [], PatientBootstrap(hearts.patients)
     for (name, unit), values in table.items():
-        cells = [
-            "" if np.isnan(column).all() else _cell(*bootstrap(column)) for column in values.T[:5]
-        ]
-        cells += [
-            _cell(*bootstrap(column, np.mean), digits=4 - (unit != "mV")) for column in values.T[5:]
-        ]
-        lines.append(f"| {name} | {unit} | {' | '.join(cells)} |")
+        found = [bootstrap.summary(column) for column in values.T]
+        cells = [with_interval(one, "median") for one in found[:5]]
+        cells += [with_interval(one, digits=4 if unit == "mV" else 3) for one in found[5:]]
+        rows.append([name, unit, *cells])
+    lines += markdown_table(head, rows)
     if hearts.left_out:
-        lines += ["", f"Left out: {'; '.join(hearts.left_out)}."]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(value: float, low: float, high: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        lines += [f"Left out: {'; '.join(hearts.left_out)}.", ""]
+    return "\n".join(lines)
 
 
 def fit_to_save(hearts: Hearts) -> tuple[np.ndarray, int]:
