@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import read_metadata
-from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.runs.history import lowest_validation
 from lvcg_jax.text.tables import markdown_table
 
 
@@ -246,9 +246,7 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     text = f"Self-supervised: hidden leads are predicted from visible ones, no label is used.\n\n| | |\n|---|---|\n{table}"
-    validation = [row for row in read_metrics(run) if row["kind"] == "validation"]
-    if validation:
-        best = min(validation, key=lambda row: row["loss"])
+    if best := lowest_validation(run):
         text += (
             f"\n\nBest validation at step {best['step']:,}: loss {best['loss']:.4g}, R2 of hidden leads"
             f" {best['ecg_r2']:.3f}, of the heart vector {best['vcg_r2']:.3f}."

@@ -36,8 +36,8 @@ from lvcg_jax.export.card import LICENCES, data_words, licence_words, training_w
 from lvcg_jax.reconstruct.one_record import typical_sizes
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.runs import weights
+from lvcg_jax.runs.history import describe_run
 from lvcg_jax.runs.weights import weights_hash
-from lvcg_jax.studies.results import describe_run
 from lvcg_jax.text.documents import read_probe
 from lvcg_jax.text.tables import auroc_row, fractions_of, gain_row, markdown_table, percent
 

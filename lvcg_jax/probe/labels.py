@@ -7,7 +7,7 @@ Labels come with the embeddings, or from a user's CSV (`join_labels`). Axis lett
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,12 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import split_of_patient
 from data_prep.base.words import SPLITS, list_some
+from data_prep.dataset.shards import read_metadata
 from data_prep.formats.tables import ID_COLUMNS, read_csv, split_classes
 from lvcg_jax.embed.table import Table
 
 NO_SPLIT = ("", "None")  # how a row without a split is stored
+TASK_ORDER = ("super", "sub", "form", "rhythm", "diagnosis")  # other tasks follow by name
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,23 @@ def task_of(table: Table, name: str) -> Task:
     )
 
 
-def choose_tasks(text: str, there: Sequence[str], data: str | Path) -> list[str]:
+def in_order(tasks: Iterable[str]) -> list[str]:
+    """Tasks in the order of the usual tables, then the others by name."""
+    place = {task: i for i, task in enumerate(TASK_ORDER)}
+    return sorted(tasks, key=lambda task: (place.get(task, len(place)), task))
+
+
+def choose_tasks(text: str, data: str | Path) -> list[str]:
     """The tasks of a flag ('all', or names with commas between), if the data set has them."""
-    tasks = list(there) if text == "all" else text.split(",")
+    there = in_order(read_metadata(data)["tasks"])
+    if not there:
+        raise InputError(
+            f"{data}: no task in this data set, so there is nothing to probe; build it with labels"
+        )
+    tasks = there if text == "all" else text.split(",")
     wrong = [task for task in tasks if task not in there]
-    if wrong or not tasks:
-        named = f"no task {', '.join(wrong)} in {data}" if wrong else f"{data} has no labels"
-        raise InputError(f"{named}; tasks there: {', '.join(there) or 'none'}")
+    if wrong:
+        raise InputError(f"no task {', '.join(wrong)} in {data}; tasks there: {', '.join(there)}")
     return tasks
 
 

@@ -12,9 +12,9 @@ from html import escape
 import numpy as np
 
 from lvcg_jax.embed.table import Table
+from lvcg_jax.probe.labels import in_order
 from lvcg_jax.report.page import data_block, figure
 from lvcg_jax.stats.scaling import fit_pca
-from lvcg_jax.studies.published import in_order
 
 MOST_ROWS = 10_000
 FEWEST_ROWS = 12  # under so many records a map shows nothing

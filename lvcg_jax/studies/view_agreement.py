@@ -23,12 +23,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import SPLITS
-from data_prep.dataset.shards import ShardSet, read_metadata
+from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.data.entries import list_entries
@@ -36,17 +36,15 @@ from lvcg_jax.data.windows import shard_windows
 from lvcg_jax.embed.dataset import check_place, embed_dataset
 from lvcg_jax.embed.lvcg import LVCG, join_parts
 from lvcg_jax.embed.table import Table, keep_test_rows
-from lvcg_jax.probe.__main__ import named_path, parse_fractions
 from lvcg_jax.probe.figures import draw_probe
+from lvcg_jax.probe.frozen import ALL, frozen_probe
 from lvcg_jax.probe.labels import choose_tasks
 from lvcg_jax.reconstruct.scores import to_json
 from lvcg_jax.reconstruct.views import Row, View, drawn_view
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.stats.scaling import mean_and_scale, unit_rows
-from lvcg_jax.studies.published import in_order
-from lvcg_jax.studies.results import random_weights_key
-from lvcg_jax.studies.results_page import RANDOM
-from lvcg_jax.studies.robustness import ALL, frozen_probe
+from lvcg_jax.studies.embeddings import RANDOM, random_weights_key
+from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.pages import command_line, put_on_page
 from lvcg_jax.text.tables import auroc_row, gain_row, markdown_table, percent, points
 
@@ -62,7 +60,7 @@ def open_models(checkpoints: Sequence[str], data: str) -> dict[str, LVCG]:
     none has them yet."""
     paths: dict[str, str] = {}
     for text in checkpoints:
-        name, path = named_path(text, Path(text).resolve().name)
+        name, path = named_path("--checkpoint", text, Path(text).resolve().name)
         if name in paths:
             raise InputError(
                 f"--checkpoint={text}: the name '{name}' is taken; give another as NAME=RUN"
@@ -164,20 +162,14 @@ def stranger_cosine(full: np.ndarray, records: np.ndarray) -> np.ndarray:
     return np.concatenate(means)
 
 
-def measure(
-    model: LVCG,
-    view: View,
-    tasks: Sequence[str],
-    fractions: Sequence[float],
-    args: argparse.Namespace,
-) -> dict:
+def measure(model: LVCG, view: View, tasks: Sequence[str], args: argparse.Namespace) -> dict:
     """All numbers of one model."""
     table = embed_dataset(model, args.data, limit=args.records)
     keys = [f"{row.entry.record_id}#{row.entry.window}" for row in view.rows[:: args.draws]]
     table, test = keep_test_rows(table, keys)
     views = embed_views(model, view, args.draws)
     tested = {view_name(args.k): list(views)}
-    options = (fractions, args.seeds, args.resamples)
+    options = (args.fractions, args.seeds, args.resamples)
     return {
         "checkpoint": model.checkpoint,
         "agreement": agreement(table, test, views, args.resamples),
@@ -290,55 +282,34 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--out", required=True, metavar="DIR", help="folder for everything that is written")
     add("--k", type=int, default=3, help="visible leads of a view (default 3)")
-    add("--draws", type=int, default=3, help="views of each test record (default 3)")
-    add(
-        "--records",
-        type=int,
-        help="at most so many records of each split, drawn by patient (default all)",
-    )
-    add("--task", default="all", help="label tasks, comma-separated, or all (default)")
-    add("--fractions", default="1", help="fractions of the training labels (default 1: all)")
-    add(
-        "--seeds",
-        type=int,
-        default=3,
-        help="label subsets drawn for each fraction under 1 (default 3)",
-    )
-    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
-    add("--page", metavar="FILE", help="also write the tables into a section of this page")
-    add(
-        "--section",
-        metavar="NAME",
-        default="view_agreement",
-        help="name of that section (default view_agreement)",
+    add("--draws", type=positive_int, default=3, help="views of each test record (default 3)")
+    add("--records", type=positive_int, help="records of each split at most (default all)")
+    add_shared(
+        parser, "task", "seeds", "resamples", "page", fractions="1", section="view_agreement"
     )
     args = parser.parse_args(argv)
     if not 1 <= args.k < len(LEADS):
         raise InputError(f"--k={args.k}: give 1 to 11; a view of all twelve leads is no other view")
-    for name in ("draws", "records", "seeds", "resamples"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise InputError(f"--{name} must be 1 or more")
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
-    out, fractions = Path(args.out), sorted(set(parse_fractions(args.fractions)))
-    tasks = choose_tasks(args.task, in_order(read_metadata(args.data)["tasks"]), args.data)
+    out, tasks = Path(args.out), choose_tasks(args.task, args.data)
     check_place(out / "view_agreement.json")
     models = open_models(args.checkpoint, args.data)
     view = draw_test_views(args.data, args.k, args.draws, args.records)
     measured = {}
     for name, model in models.items():
         print(f"{name}: {model.checkpoint}", flush=True)
-        measured[name] = measure(model, view, tasks, fractions, args)
+        measured[name] = measure(model, view, tasks, args)
     command = command_line("view_agreement", argv)
     document = {
         "format": "lvcg-view-agreement-1",
         "command": command,
         "k": args.k,
         "draws": args.draws,
-        "fractions": fractions,
+        "fractions": args.fractions,
         "test_rows": len(view.rows) // args.draws,
         "notes": notes_of(view, measured),
         "models": measured,

@@ -15,7 +15,9 @@ from lvcg_jax.stats.bootstrap import PatientBootstrap, interval
 
 def macro_interval(labels, scores, patients=None, **options):
     """95% interval of the macro AUROC over patients, or over rows."""
-    bootstrap = PatientBootstrap(np.arange(len(labels)) if patients is None else patients, **options)
+    bootstrap = PatientBootstrap(
+        np.arange(len(labels)) if patients is None else patients, **options
+    )
     return interval(auroc.macro_of_resamples(auroc.bootstrap_auroc(labels, scores, bootstrap)))
 
 

@@ -7,10 +7,12 @@ from html import unescape
 import pytest
 
 from data_prep.base.errors import InputError
+from lvcg_jax.probe.labels import in_order
 from lvcg_jax.report.scores import probe_section
-from lvcg_jax.studies import results
-from lvcg_jax.studies.published import PUBLISHED, in_order, published_for
-from lvcg_jax.studies.results_page import CONTROLS, MODEL, RANDOM, section_text
+from lvcg_jax.studies import embeddings, results
+from lvcg_jax.studies.embeddings import CONTROLS, MODEL, RANDOM
+from lvcg_jax.studies.published import PUBLISHED, published_for
+from lvcg_jax.studies.results import section_text
 from lvcg_jax.text.pages import write_section
 from lvcg_jax.text.tables import points
 
@@ -87,7 +89,8 @@ def test_rerun_replaces_its_section_and_embeds_nothing(page, monkeypatch):
     path, _, flags = page
     before = path.read_text()
     monkeypatch.setattr(results, "embed_dataset", None)
-    monkeypatch.setattr(results, "median_beat_table", None)
+    for name in ("embed_dataset", "median_beat_table"):
+        monkeypatch.setattr(embeddings, name, None)
     results.main(flags)
     assert path.read_text() == before  # the same numbers, from stored embeddings
     write_section(path, "smoke", "## smoke\n\nnothing")

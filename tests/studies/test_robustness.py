@@ -12,10 +12,11 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, lead_mask
 from lvcg_jax.embed.lvcg import LVCG, embed_packed
+from lvcg_jax.probe.frozen import frozen_probe
 from lvcg_jax.reconstruct.methods import NetworkLeads
 from lvcg_jax.report.scores import robustness_section
 from lvcg_jax.studies import robustness
-from lvcg_jax.studies.perturb import ProjectedLeads, add_noise, move, rotate
+from lvcg_jax.studies.robustness import ProjectedLeads, add_noise, move, rotate
 
 A = lead_matrix("paper")
 THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
@@ -134,9 +135,7 @@ def test_the_frozen_probe_is_fitted_once_and_agrees_with_itself(bench):
     plain = bench.table.embedding[bench.test_rows]
     noisy = plain + np.random.default_rng(0).normal(size=plain.shape) * plain.std(0) * 10
     tested = {"same": [plain], "noise": [noisy, -plain]}
-    found = robustness.frozen_probe(
-        bench.table, bench.test_rows, tested, "diagnosis", (1.0,), 2, 20
-    )
+    found = frozen_probe(bench.table, bench.test_rows, tested, "diagnosis", (1.0,), 2, 20)
     gaps = {gap["control"]: gap for gap in found["differences"]}
     assert gaps["same"]["difference"] == 0 and gaps["same"]["low"] == gaps["same"]["high"] == 0
     assert len({tuple(cell["setting"]) for cell in found["cells"] if cell["model"] != "noise"}) == 1
@@ -191,9 +190,12 @@ def test_a_task_that_is_not_there_is_told_before_the_work(trained_run, shards_di
         robustness.main(flags)
 
 
-def test_limit_draws_whole_test_rows_and_says_so(model, shards_dir, results):
+def test_a_limit_draws_whole_patients_and_says_so(model, shards_dir, results):
+    whole, _ = robustness.open_bench(model, str(shards_dir), results / "embeddings.npz", None)
     bench, notes = robustness.open_bench(model, str(shards_dir), results / "embeddings.npz", 7)
-    assert len(bench.windows) == 7 and "7 of" in notes[0]
+    assert len(bench.windows) == 5 and "5 of" in notes[0]  # a patient has five records
     keys = np.array(bench.table.keys)[bench.test_rows]
     assert keys.tolist() == [f"{w['record_id']}#{w['window']}" for w in bench.windows]
-    assert (bench.table.split == "test").sum() == 7
+    assert (bench.table.split == "test").sum() == 5
+    drawn = {w["patient_id"] for w in bench.windows}
+    assert len(bench.windows) == sum(w["patient_id"] in drawn for w in whole.windows)

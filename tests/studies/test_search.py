@@ -11,14 +11,14 @@ from helpers.commands import ROOT, get_config
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.build import make_model, make_subsets
-from lvcg_jax.config.fields import LATER_FIELDS, flatten
+from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.model.flops import flops_per_beat, model_flops
 from lvcg_jax.probe.halves import half_of, judged_by, score_table
-from lvcg_jax.studies import search, trials
-from lvcg_jax.studies.results_page import MEDIAN, RANDOM
-from lvcg_jax.studies.search_page import to_text
+from lvcg_jax.studies import changes, embeddings, search
+from lvcg_jax.studies.embeddings import MEDIAN, RANDOM
+from lvcg_jax.studies.search import to_text
 
 FILE = ROOT / "configs" / "search.py"
 SPACE = f"""
@@ -134,8 +134,10 @@ def test_a_run_that_was_scored_keeps_its_numbers_only(done):
 def test_the_same_command_again_does_nothing_new(done, monkeypatch):
     folder, flags = done
     before = {path: path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()}
-    for name in ("train_and_evaluate", "embed_dataset", "median_beat_table"):
-        monkeypatch.setattr(trials, name, None)
+    monkeypatch.setattr(changes, "train_and_evaluate", None)
+    monkeypatch.setattr(changes, "embed_dataset", None)
+    for name in ("embed_dataset", "median_beat_table"):
+        monkeypatch.setattr(embeddings, name, None)
     monkeypatch.setattr(search, "score_table", None)
     assert search.main(flags) == 0
     assert {
@@ -157,7 +159,7 @@ def test_the_best_and_the_base_get_more_seeds(done, monkeypatch, tmp_path):
         )
         return table
 
-    monkeypatch.setattr(trials, "train_and_embed", pretend)
+    monkeypatch.setattr(changes, "train_and_embed", pretend)
     flags = [
         *flags[:3],
         f"--out={tmp_path / 'out'}",
@@ -192,15 +194,15 @@ def test_an_edited_candidate_is_a_new_row_and_a_stop_is_told(done, monkeypatch, 
     (folder / "edited.py").write_text(SPACE.replace("lambda_vcg = 0.3", "lambda_vcg = 0.2"))
     stopped = []
     monkeypatch.setattr(
-        trials, "train_and_evaluate", lambda config, run: stopped.append(config) or "preempted"
+        changes, "train_and_evaluate", lambda config, run: stopped.append(config) or "preempted"
     )
     assert search.main([f"--space={folder / 'edited.py'}", *flags[1:-1], "--only=light_vcg"]) == 0
     assert [(c.loss.lambda_vcg, c.train.steps, c.seed) for c in stopped] == [(0.2, 2, 0)]
-    assert "the same command goes on from here" in capsys.readouterr().out
+    assert "the same command continues from here" in capsys.readouterr().out
 
 
 def test_a_budget_of_minutes_is_timed_once(done, monkeypatch, tmp_path):
-    base = trials.Variant("base", "", get_config("smoke"), done[0] / "data")
+    base = changes.Variant("base", "", get_config("smoke"), done[0] / "data")
     monkeypatch.setattr(search, "seconds_per_step", lambda base, out: 0.5)
     assert search.base_steps("2min", base, tmp_path) == 240
     monkeypatch.setattr(search, "seconds_per_step", None)  # asked for again it would fail
@@ -216,7 +218,7 @@ def test_every_candidate_has_the_flops_of_the_base(done):
     base, wide = get_config("smoke"), get_config("smoke")
     wide.model.stage_features = (16, 32)
     variants = [
-        trials.Variant(name, "", c, done[0] / "data")
+        changes.Variant(name, "", c, done[0] / "data")
         for name, c in (("base", base), ("wide", wide))
     ]
     search.set_budget(variants, 1000)
@@ -267,15 +269,13 @@ def test_a_score_is_the_mean_of_both_ways_and_refuses_test_rows():
         score_table(table, ["task"], [1.0], seeds=1, resamples=20)
 
 
-def test_keys_outlive_a_field_that_is_added_later(monkeypatch):
+def test_a_key_follows_from_what_is_computed():
     config = get_config("smoke")
-    before = trials.fingerprint(config)
-    config.model.pooling_for_test = "mean"
-    assert trials.fingerprint(config) != before
-    monkeypatch.setitem(LATER_FIELDS, "model.pooling_for_test", "mean")
-    assert trials.fingerprint(config) == before
-    config.model.pooling_for_test = "other"
-    assert trials.fingerprint(config) != before
+    before = changes.fingerprint(config)
+    config.train.log_every += 1
+    assert changes.fingerprint(config) == before
+    config.loss.lambda_vcg *= 2
+    assert changes.fingerprint(config) != before
 
 
 def test_the_space_is_a_tenth_of_the_paper_and_each_candidate_a_small_change():
@@ -283,8 +283,7 @@ def test_the_space_is_a_tenth_of_the_paper_and_each_candidate_a_small_change():
     beats = np.full(10, 13)
     assert 0.08 < model_flops(base, beats)["train"] / model_flops(paper, beats)["train"] < 0.12
     assert flops_per_beat(base)["encoder"] < 0.1 * flops_per_beat(paper)["encoder"]
-    changes = trials.read_changes(FILE, "CANDIDATES")
-    for name, change in changes.items():
+    for name, change in changes.read_changes(FILE, "CANDIDATES").items():
         config = read_config_file(f"{FILE}:{name}")
         assert (
             change.__doc__ and sum(v != flatten(base)[k] for k, v in flatten(config).items()) == 1
@@ -312,7 +311,7 @@ def test_a_mistake_is_one_line(done, tmp_path):
     _, flags = done
     (tmp_path / "empty.py").write_text("")
     for more, words in (
-        (["--only=tiny_batch"], "unknown candidate 'tiny_batch', choose from light_vcg"),
+        (["--only=tiny_batch"], "has no 'tiny_batch', choose from light_vcg"),
         (["--task=form"], "no task form in"),
         (["--seeds=0"], "1 or more"),
         (["--space=none.py"], "no config file none.py"),
