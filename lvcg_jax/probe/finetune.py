@@ -129,6 +129,7 @@ class FineTune:
             raise ValueError(f"the table does not hold every window of {data}, in its order")
         self._make, self._max_beats = BatchMaker(shards, 1, 1, [0], True), embedder.max_beats
         self._model, self._rows, self._features = embedder.model, rows, table.embedding[rows]
+        self._parts = table.part_sizes
         params, stats = embedder.variables["params"], embedder.variables["batch_stats"]
         self._backbone = {name: params[name] for name in TUNED if name in params}
         self._fixed = {
@@ -145,9 +146,10 @@ class FineTune:
     def tune(self, rows, y, val, y_val, seed: int) -> tuple[dict, dict, int]:
         """The parameters with the best validation macro AUROC, what is fixed beside them, and their
         epoch."""
-        head, _ = fit_ridge(self._features[rows], y, self._features[val], y_val, seed, STRENGTHS)
+        x, parts = self._features, self._parts
+        head, _ = fit_ridge(x[rows], y, x[val], y_val, seed, STRENGTHS, parts)
         params, fixed = self.start(head)
-        kept, best, kept_epoch = params, auroc.macro_auroc(y_val, head(self._features[val]))[0], 0
+        kept, best, kept_epoch = params, auroc.macro_auroc(y_val, head(x[val]))[0], 0
         opt_state, rng = self._tx.init(params), np.random.default_rng(seed)
         steps = max(-(-len(rows) // BATCH_SIZE), MIN_STEPS)
         with progress_bar(

@@ -24,6 +24,10 @@ NO_SPLIT = ("", "None")  # how a row without a split is stored
 TASK_ORDER = ("super", "sub", "form", "rhythm", "diagnosis")  # other tasks follow by name
 
 
+class NothingToScore(InputError):
+    """The labels of a task are too few, or too much alike, to learn from or to judge by."""
+
+
 @dataclass(frozen=True)
 class Task:
     """The rows of a table that are labelled for one task, in an order that does not depend on the
@@ -46,11 +50,13 @@ def task_of(table: Table, name: str) -> Task:
             f"no record is labelled for task '{name}'; the file has {', '.join(table.tasks) or 'no task'}"
         )
     if not classes:
-        raise InputError(f"task '{name}' has no class: every labelled record has an empty list")
+        raise NothingToScore(f"task '{name}' has no class: every labelled record has an empty list")
     keys = table.keys
     rows = np.array(
         [i for i in sorted(range(len(keys)), key=keys.__getitem__) if name in table.labels[i]]
     )
+    if not len(rows):
+        raise NothingToScore(f"no record of this table is labelled for task '{name}'")
     labels = np.array([[c in table.labels[i][name] for c in classes] for i in rows])
     return Task(
         name,

@@ -21,7 +21,7 @@ from data_prep.base.progress import progress_bar
 from data_prep.base.words import SPLITS, list_some
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe import linear
-from lvcg_jax.probe.labels import label_subsets, task_of
+from lvcg_jax.probe.labels import NothingToScore, label_subsets, task_of
 from lvcg_jax.stats.auroc import (
     auroc,
     best_f1_threshold,
@@ -35,6 +35,7 @@ from lvcg_jax.stats.bootstrap import PatientBootstrap, interval
 
 LINEAR_PROTOCOLS = ("ridge", *linear.ADAM_SETTINGS)
 PROTOCOLS = (*LINEAR_PROTOCOLS, "finetune")
+SPLIT_WORDS = {split: f"{split} split" for split in SPLITS}  # what notes call each split
 Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are averaged in the result
 
 
@@ -219,9 +220,10 @@ class Study:
     """Labels, patients and splits of one task; rows of one record are scored together, by the mean
     of their scores."""
 
-    def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples):
-        _check(labels, groups, splits, names, fractions, seeds)
-        self.labels, self.names, self.notes = labels.astype(bool), names, []
+    def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples, words):
+        _check(labels, groups, splits, names, fractions, seeds, words)
+        self.labels, self.names = labels.astype(bool), names
+        self.notes, self.f1_notes = [], []  # what is left out of AUROC, and of F1 alone
         self.rows = {split: np.flatnonzero(splits == split) for split in SPLITS}
         self._both = {split: _both_outcomes(self.labels[rows]) for split, rows in self.rows.items()}
         both = self._both
@@ -229,8 +231,8 @@ class Study:
             not (both["train"] & both["test"]).any()
             or not (both["train"] & both["validation"]).any()
         ):
-            where = "positive and negative rows in the train, validation and test splits"
-            raise InputError(
+            where = f"positive and negative rows in each of {', '.join(words.values())}"
+            raise NothingToScore(
                 f"no class has {where} ({list_some(names)}); choose another task or split"
             )
         for split in SPLITS:
@@ -240,13 +242,12 @@ class Study:
             if not both[split].all():
                 one_sided = list_some(_select(names, ~both[split]))
                 self.notes.append(
-                    f"{one_sided}: no positive or no negative row in the {split} split, {effect}"
+                    f"{one_sided}: no positive or no negative row in the {words[split]}, {effect}"
                 )
         blind = _select(names, both["test"] & ~self.labels[self.rows["validation"]].any(0))
         if blind:
-            self.notes.append(
-                f"{list_some(blind)}: no positive validation row to choose a threshold by, no F1"
-            )
+            where = f"no positive row in the {words['validation']} to choose a threshold by"
+            self.f1_notes.append(f"{list_some(blind)}: {where}, no F1")
         self._record_number, self.record_labels = {}, {}
         for split in SPLITS[1:]:
             rows = self.rows[split]
@@ -330,6 +331,7 @@ def evaluate(
     resamples: int = 1000,
     progress: bool = False,
     on_scores: Callable | None = None,
+    split_words: Mapping[str, str] = SPLIT_WORDS,
 ) -> dict:
     """Fits and judges models on the same rows; the first model is the one in question, the others
     are its controls.
@@ -339,11 +341,12 @@ def evaluate(
     windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) hears the test
     scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
     `macro_auroc`, `low`, `high`, `per_class`, ...), `differences` of the first model from each
-    control (paired bootstrap) and `notes` on everything left out.
+    control (paired bootstrap) and `notes` on everything left out; those on F1 alone are also in
+    `f1_notes`. `split_words` is what the notes call train, validation and test.
     """
     names, fractions = list(class_names), sorted(set(fractions))
     records = np.arange(len(labels)) if records is None else records
-    study = Study(labels, groups, splits, records, names, fractions, seeds, resamples)
+    study = Study(labels, groups, splits, records, names, fractions, seeds, resamples, split_words)
     work = sum(map(len, fits.values())) * len(fractions) * seeds
     bar = progress_bar(total=work, disable=not progress, unit="fit", leave=False)
     cells, differences = [], []
@@ -351,6 +354,7 @@ def evaluate(
         resampled = {}
         for model, several in fits.items():
             runs: list[list[Run]] = [[] for _ in several]  # [k][s]
+            cut_short = False
             for k, fit in enumerate(several):
                 for seed, run in enumerate(study.runs(fit, subset)):
                     runs[k].append(run)
@@ -360,10 +364,12 @@ def evaluate(
                         )
                     bar.update()
                 if fit.limit and fit.limit in [run.setting for run in runs[k]]:
+                    cut_short = True
                     reason = f"{model} was still improving after {fit.limit} epochs"
                     study.notes.append(f"{subset.fraction:.4g} of the labels: {reason}")
             cell, resampled[model] = _summarise(runs, study, subset)
-            cells.append({"model": model, "fraction": subset.fraction} | cell)
+            named = {"model": model, "fraction": subset.fraction, "cut_short": cut_short}
+            cells.append(named | cell)
         first, *controls = cells[-len(fits) :]
         for other in controls:
             low, high = interval(resampled[first["model"]] - resampled[other["model"]])
@@ -385,7 +391,8 @@ def evaluate(
         "classes": names,
         "splits": size,
     }
-    return result | {"cells": cells, "differences": differences, "notes": study.notes}
+    notes = {"notes": [*study.notes, *study.f1_notes], "f1_notes": study.f1_notes}
+    return result | {"cells": cells, "differences": differences} | notes
 
 
 def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dict, np.ndarray]:
@@ -432,7 +439,7 @@ def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dic
     return cell | {"per_class": per_class}, macro
 
 
-def _check(labels, groups, splits, names, fractions, seeds) -> None:
+def _check(labels, groups, splits, names, fractions, seeds, words) -> None:
     """An InputError for labels and splits that cannot be probed."""
     if not fractions or seeds < 1 or not all(0 < f <= 1 for f in fractions):
         raise InputError(
@@ -450,17 +457,18 @@ def _check(labels, groups, splits, names, fractions, seeds) -> None:
         here = splits == split
         if not here.any():
             found, wanted = ", ".join(np.unique(splits).tolist()), ", ".join(SPLITS)
-            raise InputError(
-                f"no labelled row in the {split} split (found: {found}); probing needs {wanted}"
+            raise NothingToScore(
+                f"no labelled row in the {words[split]} (found: {found}); probing needs {wanted}"
             )
         shared = np.intersect1d(groups[here], groups[~here & np.isin(splits, SPLITS)])
         if len(shared):
             raise InputError(
-                f"patient {list_some(shared)} is in the {split} split and in another; split by patient"
+                f"patient {list_some(shared)} is in the {words[split]} and in another;"
+                " split by patient"
             )
     rows = int((splits == "train").sum())
     if rows < 2 * len(names):
-        raise InputError(
+        raise NothingToScore(
             f"{rows} training rows are too few for {len(names)} classes; embed more records"
         )
 

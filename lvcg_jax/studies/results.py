@@ -249,8 +249,7 @@ def _agreement(document: dict) -> list[str]:
             if one and two:
                 scores = f"`ridge` {points(one['macro_auroc'])}, `{other['protocol']}` {points(two['macro_auroc'])}"
                 gap = f"{abs(100 * (one['macro_auroc'] - two['macro_auroc'])):.1f} points apart"
-                late = any(f"{model} was still improving" in note for note in other["notes"])
-                end = ", still improving when it was stopped" if late else ""
+                end = ", still improving when it was stopped" if two["cut_short"] else ""
                 lines.append(
                     f"- {other['task']}, 100% of the labels, {model}: {scores}: {gap}{end}."
                 )

@@ -339,7 +339,7 @@ def trim_run(run: Path) -> None:
 
 
 def to_text(rows: Sequence[dict]) -> str:
-    """All rows: tables for each base, in the order in which they were begun, best first."""
+    """The tables of each base, in the order in which they were begun; best first."""
     groups: dict[str, list[dict]] = {}
     for row in rows:
         groups.setdefault(row["base"], []).append(row)
@@ -347,7 +347,7 @@ def to_text(rows: Sequence[dict]) -> str:
 
 
 def _group(rows: list[dict]) -> list[str]:
-    """The rows of one base."""
+    """The rows of one base: scores with gains, each task, terms of the loss, configs and notes."""
     base = next(row for row in rows if row["kind"] == "base")
     tried = {row["name"] for row in rows if "steps" in row}
     rows = [
@@ -355,52 +355,44 @@ def _group(rows: list[dict]) -> list[str]:
         for row in rows
         if row["kind"] == "control" or "steps" in row or row["name"] not in tried
     ]
-    scored = sorted((row for row in rows if "mean" in row), key=lambda row: -row["mean"])
-    failed = [row for row in rows if "mean" not in row]
+    scored, failed = [r for r in rows if "mean" in r], [r for r in rows if "mean" not in r]
+    # Finalists have more seeds than the others: rows are compared by the seeds that all have.
+    common = min(len(row["seeds"]) for row in scored if row["kind"] != "control")
+    scored.sort(key=lambda row: -np.mean(row["means"][:common]))
+    more = any(len(row["seeds"]) > common for row in scored)
+
     study, steps = base["study"], base["steps"]
     timed = f" ({study['budget']})" if study["budget"] != str(steps) else ""
-    fractions, tasks = (
-        ", ".join(map(percent, study["fractions"])),
-        list(dict.fromkeys(c["task"] for c in base["cells"])),
-    )
+    tasks = list(dict.fromkeys(cell["task"] for cell in base["cells"]))
+    seeds = "seed 0" if common == 1 else f"seeds 0 to {common - 1}"
+    every = "; `all seeds` is the gain over all that a row has" if more else ""
     lines = [
         f"### {steps} steps of `{base['name']}`{timed}",
         "",
-        f"Every candidate has the model FLOPs of {steps} steps of {base['batch_size']} records of `{base['name']}`,"
-        f" {base['tflop']:.4g} TFLOP. Scores are macro AUROC x 100 on {study['corpus']}'s validation split, never the"
-        f" test split: {study['patients']} patients in two halves, the probe's strength chosen on one and judged on the"
-        f" other, both ways. `mean` is over {', '.join(tasks)} with {fractions} of the labels,"
-        f" {study['seeds']} label subset{'s' * (study['seeds'] > 1)} each; `gain` is over `{base['name']}`, paired by"
-        " seed.",
+        f"Every candidate has the model FLOPs of {steps} steps of {base['batch_size']} records of"
+        f" `{base['name']}`, {base['tflop']:.4g} TFLOP. Scores are macro AUROC x 100 on"
+        f" {study['corpus']}'s validation split, never the test split: {study['patients']} patients"
+        " in two halves, the probe's strength chosen on one and judged on the other, both ways."
+        f" `mean` is over {', '.join(tasks)} with {', '.join(map(percent, study['fractions']))} of"
+        f" the labels, {study['seeds']} label subset{'s' * (study['seeds'] > 1)} each; `gain` is"
+        f" over `{base['name']}`, paired by seed. Both are of {seeds}, which all have{every}.",
         "",
     ]
-    head = [
-        "",
-        f"change of {base['name']}",
-        "mean",
-        "gain",
-        "seeds",
-        "by seed",
-        "steps",
-        "TFLOP",
-        "minutes",
-    ]
-    lines += markdown_table(head, [_summary(row) for row in [*scored, *failed]])
+    head = ["", f"change of {base['name']}", "mean", "gain", "seeds", "by seed"]
+    head += ["all seeds"] * more + ["steps", "TFLOP", "minutes"]
+    lines += markdown_table(head, [_summary(row, common, more) for row in [*scored, *failed]])
     for task in tasks:
         shares = [cell["fraction"] for cell in base["cells"] if cell["task"] == task]
-        columns = [f"{task}, [95% interval over patients]", *map(percent, shares)]
-        lines += markdown_table(
-            columns, [[_name(row), *_cells(row, task, shares)] for row in scored]
-        )
+        columns = [f"{task}, all seeds of a row [95% interval over patients]"]
+        cells = [[_name(row), *_cells(row, task, shares)] for row in scored]
+        lines += markdown_table([*columns, *map(percent, shares)], cells)
     names = list(dict.fromkeys(name for row in scored for name in row.get("terms", {})))
     trained = [row for row in scored if row.get("terms")]
     terms = [[_name(row), *(_number(row["terms"].get(name)) for name in names)] for row in trained]
     lines += markdown_table(["last validation", *names], terms)
     full = [[_name(row), row["paper"]] for row in rows if row.get("paper")]
-    lines += [
-        "<details><summary>Every difference from the paper's config (configs/pretrain.py)</summary>",
-        "",
-    ]
+    title = "Every difference from the paper's config (configs/pretrain.py)"
+    lines += [f"<details><summary>{title}</summary>", ""]
     lines += [*markdown_table(["", "configs/pretrain.py -> it"], full), "</details>", ""]
     notes = dict.fromkeys(note for row in scored for note in row["notes"])
     return [*lines, *(f"- {note}" for note in notes)]
@@ -410,19 +402,22 @@ def _name(row: dict) -> str:
     return f"{row['name']} (control)" if row["kind"] == "control" else row["name"]
 
 
-def _summary(row: dict) -> list[str]:
+def _summary(row: dict, common: int, more: bool) -> list[str]:
+    """A row of the table: mean and gain over the first `common` seeds, and with `more` the gain
+    over all its seeds."""
     failed = f"failed: {row['reason']}" if row["reason"] else ""
     change = "; ".join(filter(None, (row["change"], failed)))
-    fine = lambda name, sign="": f"{100 * row[name]:{sign}.2f}" if name in row else "-"  # noqa: E731
-    by_seed = [f"{100 * value:+.2f}" for value in row.get("differences", ())]
-    by_seed = by_seed or [f"{100 * value:.2f}" for value in row.get("means", ())]
-    cost = [_number(row.get(name)) for name in ("steps", "tflop", "minutes")]
+    means, gains = row.get("means", []), row.get("differences", [])
+    by_seed = [f"{100 * x:+.2f}" for x in gains] or [f"{100 * x:.2f}" for x in means]
     scores = [
-        fine("mean"),
-        fine("difference", "+"),
+        f"{100 * np.mean(means[:common]):.2f}" if means else "-",
+        f"{100 * np.mean(gains[:common]):+.2f}" if gains else "-",
         str(len(row["seeds"])),
         " ".join(by_seed) or "-",
     ]
+    if more:
+        scores.append(f"{100 * np.mean(gains):+.2f}" if len(gains) > common else "-")
+    cost = [_number(row.get(name)) for name in ("steps", "tflop", "minutes")]
     return [_name(row), change or "-", *scores, *cost]
 
 

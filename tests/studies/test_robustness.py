@@ -1,6 +1,7 @@
 """Moved electrodes and fewer leads: what must change nothing changes nothing, and the tables hold
 every condition."""
 
+import dataclasses
 import json
 from itertools import pairwise
 
@@ -12,7 +13,8 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, lead_mask
 from lvcg_jax.embed.lvcg import LVCG, embed_packed
-from lvcg_jax.probe.frozen import frozen_probe
+from lvcg_jax.probe.frozen import ALL, frozen_probe
+from lvcg_jax.probe.study import probe_task
 from lvcg_jax.reconstruct.methods import NetworkLeads
 from lvcg_jax.report.scores import robustness_section
 from lvcg_jax.studies import robustness
@@ -139,6 +141,19 @@ def test_the_frozen_probe_is_fitted_once_and_agrees_with_itself(bench):
     gaps = {gap["control"]: gap for gap in found["differences"]}
     assert gaps["same"]["difference"] == 0 and gaps["same"]["low"] == gaps["same"]["high"] == 0
     assert len({tuple(cell["setting"]) for cell in found["cells"] if cell["model"] != "noise"}) == 1
+
+
+def test_a_retrained_probe_weighs_parts_as_the_frozen_one_does(bench):
+    table, noise = bench.table, np.random.default_rng(1).normal(size=bench.table.embedding.shape)
+    noisy = dataclasses.replace(table, embedding=noise.astype(np.float32))
+    last = table.part_columns[list(table.parts)[-1]]  # the one part that knows a label
+    known = [row.get("diagnosis", [""])[:1] == ["NORM"] for row in table.labels]
+    noisy.embedding[:, last.start] += 1.5 * np.array(known)
+    frozen = frozen_probe(noisy, bench.test_rows, {}, "diagnosis", (1.0,), 1, 20)["cells"][0]
+    features = {ALL: noisy.embedding}
+    again = robustness.retrained_probe(noisy, features, "diagnosis", 20)["cells"][0]
+    plain = probe_task(features, noisy, "diagnosis", fractions=(1.0,), seeds=1, resamples=20)
+    assert again == frozen and again["macro_auroc"] != plain["cells"][0]["macro_auroc"]
 
 
 def test_tables_hold_every_condition(results):

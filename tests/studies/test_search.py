@@ -307,6 +307,20 @@ def test_a_row_without_config_gives_way_to_one_with(done):
     assert to_text([*rows, row | {"base": rows[0]["base"]}]) == to_text(rows)
 
 
+def test_rows_are_ranked_by_the_seeds_that_all_have(done):
+    rows = list(read_rows(done[0]).values())
+    base = rows[0] | {"means": [0.70, 0.90], "seeds": [0, 1], "mean": 0.80}
+    one = rows[3] | {"means": [0.75], "seeds": [0], "mean": 0.75, "differences": [0.05]}
+    final = rows[3] | {"name": "finalist", "means": [0.72, 0.94], "seeds": [0, 1], "mean": 0.83}
+    final |= {"differences": [0.02, 0.04]}
+    text = to_text([base, one, final])
+    places = [text.index(f"| {name} | ") for name in ("light_vcg", "finalist", "base")]
+    assert places == sorted(places)  # by seed 0: 75, 72, 70; by all seeds it would be 75, 83, 80
+    assert "Both are of seed 0, which all have; `all seeds` is the gain over all" in text
+    assert "| 72.00 | +2.00 | 2 | +2.00 +4.00 | +3.00 |" in text
+    assert "| 75.00 | +5.00 | 1 | +5.00 | - |" in text
+
+
 def test_a_mistake_is_one_line(done, tmp_path):
     _, flags = done
     (tmp_path / "empty.py").write_text("")
