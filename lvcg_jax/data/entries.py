@@ -23,6 +23,11 @@ class Entry:
     def key(self) -> tuple[str, int]:
         return self.record_id, self.window
 
+    @property
+    def row(self) -> str:
+        """Its key in a table of embeddings."""
+        return f"{self.record_id}#{self.window}"
+
 
 def draw_patients(patients: Sequence[str], limit: int | None = None) -> list[int]:
     """The numbers of at most `limit` rows, in order: all rows of patients drawn by a hash of their

@@ -3,10 +3,9 @@ installed.
 
     lvcg package_weights --checkpoint=RUN --name=best --scores=RUN/eval/results-RUN.json
 
-Writes NAME.safetensors, NAME.json and the model card NAME.md beside the code, see weights.py, and
-says how much half precision moves the embeddings of a few synthetic records. --scores is what
-lvcg_jax.studies.results or lvcg_jax.probe --out wrote for this checkpoint, before or after it was
-packaged.
+Writes NAME.safetensors, NAME.json and the model card NAME.md beside the code, see runs/weights.py,
+and says how much half precision moves the embeddings of a few synthetic records. --scores is what
+lvcg results, or lvcg probe --out, wrote for this checkpoint, before or after it was packaged.
 """
 
 import hashlib
@@ -73,7 +72,7 @@ def train_command(config: ConfigDict, name: str) -> str:
     for field, value in flatten(config).items():
         if field not in FREE_FIELDS and value != usual.get(field):
             flags.append(shlex.quote(f"--config.{field}={as_tuples(value)}"))
-    return " ".join(["python -m lvcg_jax.train", *flags])
+    return " ".join(["lvcg train", *flags])
 
 
 def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
@@ -234,14 +233,14 @@ def main(argv: list[str] | None = None) -> int:
         required=True,
         type=Path,
         metavar="RUN",
-        help="run directory of lvcg_jax.train",
+        help="run directory of lvcg train",
     )
     add("--name", required=True, help="what the weights are called, e.g. best")
     add(
         "--scores",
         type=Path,
         metavar="FILE",
-        help="JSON of lvcg_jax.studies.results or of lvcg_jax.probe --out, for the card",
+        help="JSON of lvcg results, or of lvcg probe --out, for the card",
     )
     add(
         "--corpora",

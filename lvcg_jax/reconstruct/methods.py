@@ -37,6 +37,7 @@ from lvcg_jax.runs import weights
 SLOTS, ROWS = 512, 64  # beats and records of every batch of a network: one shape, one compilation
 # of the visible leads' mean power: only so that leads which say the same can be solved for
 RIDGE = 1e-6
+PAPER_EPS = 1e-4
 SOURCES = {"lvcg": "both", "lvcg_predicted": "predicted", "lvcg_encoded": "encoded"}
 NO_NETWORK = ("geometry:paper", "geometry:dower", "regression", "regression:mV", "copy", "zero")
 METHODS = (*SOURCES, *NO_NETWORK)
@@ -223,6 +224,14 @@ def load_network(checkpoint: str | None, names: Sequence[str]) -> LVCG | None:
     if checkpoint is None and not SOURCES.keys() & set(names):
         return None
     return LVCG.load(weights.choose(checkpoint, f", or --methods={','.join(NO_NETWORK)}"))
+
+
+def choose_eps(eps: float | None, model: LVCG | None) -> float:
+    """The Tikhonov coefficient of the pure geometries: as given, else the model's, else the
+    paper's."""
+    if eps is not None:
+        return eps
+    return model.model.eps if model else PAPER_EPS
 
 
 def make_methods(

@@ -32,6 +32,7 @@ from lvcg_jax.reconstruct.methods import (
     FittedLeads,
     LeadMethod,
     check_methods,
+    choose_eps,
     load_network,
     make_methods,
     to_mv,
@@ -39,8 +40,6 @@ from lvcg_jax.reconstruct.methods import (
 from lvcg_jax.reconstruct.scores import score_leads
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.text.tables import markdown_table
-
-PAPER_EPS = 1e-4
 
 
 @dataclass(frozen=True)
@@ -284,7 +283,7 @@ def derive_record(args: argparse.Namespace) -> int:
     preprocess = (
         model.preprocess if model else Preprocess.from_dict(read_metadata(data)["preprocess"])
     )
-    eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
+    eps = choose_eps(args.eps, model)
     methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
     first = names[0]
     packaged = packaged_sizes(model) if model and not data else None

@@ -20,10 +20,11 @@ from lvcg_jax.reconstruct.methods import (
     METHODS,
     NetworkLeads,
     check_methods,
+    choose_eps,
     load_network,
     make_methods,
 )
-from lvcg_jax.reconstruct.scores import lead_table, overall_table, record_values, summarise, to_json
+from lvcg_jax.reconstruct.scores import lead_table, overall_table, record_values, summarise
 from lvcg_jax.reconstruct.views import (
     Source,
     View,
@@ -34,10 +35,10 @@ from lvcg_jax.reconstruct.views import (
     fixed_view,
     score_rows,
 )
+from lvcg_jax.text.documents import to_json
 from lvcg_jax.text.pages import put_on_page
 
 FOLDS = 5  # of patients, when all splits are evaluated
-PAPER_EPS = 1e-4
 
 
 def fit_all(sources: Sequence[Source], windows: Windows) -> None:
@@ -284,7 +285,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     splits = there if args.split == "all" else [args.split]
     open_splits(args.data, splits, None)
     model = load_network(args.checkpoint, names)
-    eps = args.eps if args.eps is not None else model.model.eps if model else PAPER_EPS
+    eps = choose_eps(args.eps, model)
     matrix = model.directions if model else lead_matrix("paper")
     sources = [Source(make_methods(names, model, eps))]
     entries = list_entries(open_splits(args.data, splits, model), args.limit)

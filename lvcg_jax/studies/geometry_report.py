@@ -2,7 +2,7 @@
 measured.
 
     lvcg geometry_report --raw=PTB --out=geometry.md --save_fit=fit.json
-    python -m lvcg_jax.train --config=configs/pretrain.py --config.geometry.matrix=fit.json ...
+    lvcg train --config=configs/pretrain.py --config.geometry.matrix=fit.json ...
 
 PTB records hold the twelve leads and vx, vy, vz of Frank's own electrodes. For every geometry
 ('paper', 'dower', two fitted ones, and any file of --geometry) and for leads in mV and z-scored:
@@ -36,6 +36,7 @@ from data_prep.ecg import signal
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, save_matrix
 from data_prep.ecg.leads import LEADS, canonical, parse_leads
 from data_prep.ecg.record import Record
+from lvcg_jax.reconstruct.methods import copy_matrix, regression_matrix
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.text.tables import markdown_table, with_interval
 
@@ -136,31 +137,14 @@ def fit_leads(leads: np.ndarray) -> np.ndarray:
 
     Such a factorisation leaves the axes open; they are those nearest to Dower's.
     """
-    _, vectors = np.linalg.eigh(np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads))
+    _, vectors = np.linalg.eigh(products(leads))
     top = vectors[:, -3:]
     return top @ (top.T @ lead_matrix("dower"))
 
 
-def fit_regression(leads: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Weights [12,12] that predict every lead from the visible ones, by least squares; hidden
-    columns are zero."""
-    inner = np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
-    weights = np.zeros_like(inner)
-    weights[:, visible] = np.linalg.solve(inner[np.ix_(visible, visible)], inner[visible]).T
-    return weights
-
-
-def fit_copy(leads: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Weights [12,12] that copy, for every lead, the visible one of highest |correlation|, with
-    its sign."""
-    inner = np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
-    scale = np.sqrt(np.diag(inner))
-    # [12,12], hidden columns 0
-    correlation = np.where(visible, inner / np.outer(scale, scale), 0.0)
-    best = np.abs(correlation).argmax(1)
-    weights = np.zeros_like(inner)
-    weights[np.arange(len(LEADS)), best] = np.sign(correlation[np.arange(len(LEADS)), best])
-    return weights
+def products(leads: np.ndarray) -> np.ndarray:
+    """Products of the leads [r,12,T] with each other, summed with the weights of a fit, [12,12]."""
+    return np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
 
 
 def score_prediction(truth: np.ndarray, predicted: np.ndarray) -> tuple[float, float, float]:
@@ -243,9 +227,9 @@ def evaluate(
         rows["fit12"] = cross_fit(hearts, folds, lambda r, x=x: fit_leads(x[r]), scored)
         for name in geometries:
             rows[Path(name).name] = np.array([scored(lead_matrix(name), i) for i in range(len(x))])
-        regress = cross_fit(hearts, folds, lambda r, x=x: fit_regression(x[r], visible), controlled)
-        copy = cross_fit(hearts, folds, lambda r, x=x: fit_copy(x[r], visible), controlled)
-        rows |= {ROWS[-2]: regress, ROWS[-1]: copy}
+        for name, matrix in zip(ROWS[-2:], (regression_matrix, copy_matrix), strict=True):
+            fit = lambda r, x=x, matrix=matrix: matrix(products(x[r]), visible)  # noqa: E731
+            rows[name] = cross_fit(hearts, folds, fit, controlled)
         table |= {(name, unit): values for name, values in rows.items()}
     return table
 

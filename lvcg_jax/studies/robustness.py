@@ -46,10 +46,11 @@ from lvcg_jax.probe.frozen import ALL, frozen_probe
 from lvcg_jax.probe.labels import choose_tasks
 from lvcg_jax.probe.study import probe_task
 from lvcg_jax.reconstruct.methods import NetworkLeads, make_methods
-from lvcg_jax.reconstruct.scores import record_values, to_json
+from lvcg_jax.reconstruct.scores import record_values
 from lvcg_jax.reconstruct.views import Source, Windows, fixed_view, score_rows
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.studies.robustness_report import draw_perturbation, draw_sparsity
+from lvcg_jax.text.documents import to_json
 from lvcg_jax.text.flags import add_shared
 from lvcg_jax.text.pages import put_on_page
 from lvcg_jax.text.tables import markdown_table, points, with_interval
@@ -167,11 +168,6 @@ def draw_entries(entries: Sequence[Entry], limit: int | None) -> list[Entry]:
     return [entries[i] for i in draw_patients([entry.patient_id for entry in entries], limit)]
 
 
-def keys_of(entries: Sequence[Entry]) -> list[str]:
-    """The keys of windows in a table of embeddings."""
-    return [f"{entry.record_id}#{entry.window}" for entry in entries]
-
-
 def open_bench(
     model: LVCG, data: str, embeddings: Path, limit: int | None
 ) -> tuple[Bench, list[str]]:
@@ -201,7 +197,7 @@ def open_bench(
     if len(entries) < len(usable):
         notes.append(f"{len(entries)} of {len(every)} test records, whole patients drawn.")
     try:
-        table, test = keep_test_rows(table, keys_of(entries))
+        table, test = keep_test_rows(table, [entry.row for entry in entries])
     except KeyError as key:
         raise InputError(
             f"{embeddings} has no row for record {key.args[0]}: was it made from {data}?"
@@ -290,7 +286,7 @@ def fewer_leads(
         method.fit(Windows(train))
     to_learn = list(Windows([*train, *val]))
     row_of = {key: i for i, key in enumerate(bench.table.keys)}
-    rows = [row_of[key] for key in keys_of([*train, *val, *bench.entries])]
+    rows = [row_of[entry.row] for entry in (*train, *val, *bench.entries)]
     part = take_rows(bench.table, np.array(rows))
     frozen, retrained, found = {}, {ALL: part.embedding}, {}
     for name, leads in progress_bar(sets.items(), unit="set", desc="fewer leads"):
@@ -408,13 +404,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="RUN",
         help="run directory, or packaged weights by name",
     )
-    add(
-        "--data",
-        required=True,
-        metavar="SHARDS",
-        help="labelled shards with train, validation and test splits",
-    )
-    add("--out", required=True, metavar="DIR", help="folder for everything that is written")
+    add_shared(parser, "data", "out")
     add("--seeds", type=positive_int, default=3, help="draws of each perturbation (default 3)")
     add(
         "--embeddings",

@@ -39,11 +39,11 @@ from lvcg_jax.embed.table import Table, keep_test_rows
 from lvcg_jax.probe.figures import draw_probe
 from lvcg_jax.probe.frozen import ALL, frozen_probe
 from lvcg_jax.probe.labels import choose_tasks
-from lvcg_jax.reconstruct.scores import to_json
 from lvcg_jax.reconstruct.views import Row, View, drawn_view
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.stats.scaling import mean_and_scale, unit_rows
 from lvcg_jax.studies.embeddings import RANDOM, random_weights_key
+from lvcg_jax.text.documents import to_json
 from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.pages import command_line, put_on_page
 from lvcg_jax.text.tables import auroc_row, gain_row, markdown_table, percent, points
@@ -165,8 +165,7 @@ def stranger_cosine(full: np.ndarray, records: np.ndarray) -> np.ndarray:
 def measure(model: LVCG, view: View, tasks: Sequence[str], args: argparse.Namespace) -> dict:
     """All numbers of one model."""
     table = embed_dataset(model, args.data, limit=args.records)
-    keys = [f"{row.entry.record_id}#{row.entry.window}" for row in view.rows[:: args.draws]]
-    table, test = keep_test_rows(table, keys)
+    table, test = keep_test_rows(table, [row.entry.row for row in view.rows[:: args.draws]])
     views = embed_views(model, view, args.draws)
     tested = {view_name(args.k): list(views)}
     options = (args.fractions, args.seeds, args.resamples)
@@ -274,13 +273,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="[NAME=]RUN",
         help="run directory; may be repeated",
     )
-    add(
-        "--data",
-        required=True,
-        metavar="SHARDS",
-        help="labelled shards with train, validation and test splits",
-    )
-    add("--out", required=True, metavar="DIR", help="folder for everything that is written")
+    add_shared(parser, "data", "out")
     add("--k", type=int, default=3, help="visible leads of a view (default 3)")
     add("--draws", type=positive_int, default=3, help="views of each test record (default 3)")
     add("--records", type=positive_int, help="records of each split at most (default all)")

@@ -26,6 +26,12 @@ _SUBSETS = {
     "help": "label subsets drawn for each fraction under 1 (default %(default)s)",
 }
 SHARED = {
+    "data": {
+        "required": True,
+        "metavar": "SHARDS",
+        "help": "labelled shards with train, validation and test splits",
+    },
+    "out": {"required": True, "metavar": "DIR", "help": "folder for everything that is written"},
     "task": {"default": "all", "help": "label tasks, comma-separated, or all (default)"},
     "fractions": {
         "type": fractions,

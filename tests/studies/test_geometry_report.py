@@ -13,6 +13,7 @@ from data_prep.base.lottery import fold_of
 from data_prep.ecg.geometry import lead_matrix, save_matrix
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
+from lvcg_jax.reconstruct.methods import copy_matrix, regression_matrix
 from lvcg_jax.report.scores import geometry_section
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.studies import geometry_report
@@ -107,10 +108,8 @@ def test_controls_predict_the_hidden_leads_only(table):
 
 
 def test_copy_takes_the_sign_and_regression_uses_visible_leads_only(hearts):
-    copy, regression = (
-        geometry_report.fit_copy(hearts.leads, VISIBLE),
-        geometry_report.fit_regression(hearts.leads, VISIBLE),
-    )
+    products = geometry_report.products(hearts.leads)
+    copy, regression = copy_matrix(products, VISIBLE), regression_matrix(products, VISIBLE)
     assert copy[LEADS.index("aVR"), LEADS.index("II")] == -1
     for weights in (copy, regression):
         np.testing.assert_array_equal(weights[:, ~VISIBLE], 0)
