@@ -76,7 +76,7 @@ def train_command(config: ConfigDict, name: str) -> str:
 
 
 def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
-    """Names of the corpora that the run was trained on, as given or as its data set says."""
+    """Names of the corpora that the run was trained on: as given, or as its data set says."""
     if given is None:
         try:
             given = ",".join(
@@ -143,7 +143,8 @@ def scores_words(path: Path | None, hashes: Sequence[str]) -> str:
         for name in controls
     ]
     lines = [
-        f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of {results[0]['seeds']} label"
+        f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of"
+        f" {results[0]['seeds']} label"
         f" subsets [95% bootstrap over patients], by share of the training labels.{held}",
         "",
         *markdown_table(["task", "features", *head], scores),
@@ -165,13 +166,15 @@ def compare(one: LVCG, two: LVCG) -> str:
     cosine = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     spread = float(np.abs(a - b).max() / a.std(0).mean())
     return (
-        f"Half precision against the run's own weights, on embeddings of {RECORDS} synthetic records: cosine within"
-        f" {1 - cosine.min():.1g} of 1, largest difference {spread:.2g} of the mean spread of a number over them."
+        f"Half precision against the run's own weights, on embeddings of {RECORDS} synthetic"
+        f" records: cosine within {1 - cosine.min():.1g} of 1, largest difference {spread:.2g} of"
+        " the mean spread of a number over them."
     )
 
 
 def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> str:
-    """Makes the three files; returns what there is to say of them."""
+    """Makes the three files; returns a report of them."""
+    # the weights in half precision, compared with the run's own
     trained = LVCG.load(run)
     known = corpora_of(trained.config, run, corpora)
     config = portable_config(trained.config)
@@ -182,6 +185,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     score_text = scores_words(
         scores, [weights_hash(trained.variables), weights_hash(half.variables)]
     )
+    # what NAME.json and the card say
     facts = {
         "format": weights.FORMAT,
         "name": name,
@@ -205,6 +209,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
         "Training": training_words(facts, config, run)
         + (f"\n\n```bash\n{command}\n```" if command else ""),
     }
+    # written, and read back as a user will
     weights.PACKAGED.mkdir(parents=True, exist_ok=True)
     text = json.dumps(facts, indent=1) + "\n"
     files = {
@@ -217,7 +222,8 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     again = LVCG.load(name)
     if again.checkpoint != half.checkpoint:
         raise InputError(
-            f"{weights.PACKAGED / name}.safetensors reads as {again.checkpoint}, not as {half.checkpoint}"
+            f"{weights.PACKAGED / name}.safetensors reads as {again.checkpoint}, not as"
+            f" {half.checkpoint}"
         )
     sizes = f"{len(data) / 1e6:.2f} MB, {facts['parameters']:,} parameters"
     return (

@@ -6,10 +6,10 @@ Every model is probed on the same rows with the same label subsets, and reported
 validation split. Protocols:
 
 ridge     features standardised on the training subset, L2-regularised logistic regression for all
-          classes at once, strength chosen by validation macro AUROC. Each named part of an embedding
-          weighs 1 or 0.3, also chosen by validation: where positives are few, a large part that says
-          little about the task would drown the others. Deterministic: a seed only redraws the label
-          subset.
+          classes at once, strength chosen by validation macro AUROC. Each named part of an
+          embedding weighs 1 or 0.3, also chosen by validation: where positives are few, a large
+          part that says little about the task would drown the others. Deterministic: a seed only
+          redraws the label subset.
 paper     one linear layer, Adam 1e-3, batches of 256, stopping after 5 epochs without a better
           validation macro AUROC (at most 200). The layer starts at zero, the seed also shuffles the
           batches. Features are standardised, which the paper leaves open: on raw features of small

@@ -3,8 +3,8 @@ together.
 
 Head: protocol `ridge` on the stored embeddings, which are exactly what the frozen model computes.
 Then AdamW on the binary cross-entropy of all classes, with the encoder at a tenth of the head's
-rate and gradients clipped to norm 1; an epoch is one pass over the labelled rows, but ten steps at
-least. The epoch with the best validation macro AUROC is kept, epoch 0 (the head alone) included;
+rate and gradients clipped to norm 1; an epoch is one pass over the labelled rows, and at least ten
+steps. The epoch with the best validation macro AUROC is kept, epoch 0 (the head alone) included;
 three epochs without a better one end it.
 
 The model runs as it does when it embeds: all leads of a record visible, no dropout, and batch norm
@@ -68,7 +68,7 @@ class AllSplits:
 
 @cache
 def make_optimizer(learning_rate: float) -> optax.GradientTransformation:
-    """AdamW for {'backbone', 'head'}, each at its own rate; cached, so that jit knows it again."""
+    """AdamW for {'backbone', 'head'}, each at its own rate; cached, so that jit compiles once."""
     rates = {"backbone": learning_rate, "head": HEAD_FACTOR * learning_rate}
     parts = {
         name: optax.adamw(rate, weight_decay=WEIGHT_DECAY, mask=decay_mask)
@@ -109,7 +109,7 @@ _logits = jax.jit(logits, static_argnames=("model", "max_beats"))
 
 
 class FineTune:
-    """A fit for evaluate.py that tunes a model on the rows of a task; `rows` [m] are their numbers
+    """A fit (see study.py) that tunes a model on the rows of a task; `rows` [m] are their numbers
     in the table."""
 
     seeded = True
@@ -195,7 +195,7 @@ class FineTune:
 
     def scores(self, params, fixed, rows: np.ndarray) -> np.ndarray:
         """Logits [m,c] of rows of the task."""
-        # fetched at the end, so that reading the next batch goes on beside the computation
+        # fetched at the end, so that the next batch is read during the computation
         found = []
         for start in range(0, len(rows), BATCH_SIZE):
             chosen = rows[start : start + BATCH_SIZE]

@@ -44,7 +44,8 @@ def score_table(
     foreign = sorted(set(table.split.tolist()) - set(SPLITS))
     if foreign:
         raise InputError(
-            f"a search looks at {' and '.join(SPLITS)} only, and this table has rows of {foreign[0]}"
+            f"a search looks at {' and '.join(SPLITS)} only, and this table has rows of"
+            f" {foreign[0]}"
         )
     if not np.isfinite(table.embedding).all():
         raise InputError(

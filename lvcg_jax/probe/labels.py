@@ -47,7 +47,8 @@ def task_of(table: Table, name: str) -> Task:
     classes = table.tasks.get(name)
     if classes is None:
         raise InputError(
-            f"no record is labelled for task '{name}'; the file has {', '.join(table.tasks) or 'no task'}"
+            f"no record is labelled for task '{name}'; the file has"
+            f" {', '.join(table.tasks) or 'no task'}"
         )
     if not classes:
         raise NothingToScore(f"task '{name}' has no class: every labelled record has an empty list")
@@ -115,7 +116,8 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
     unknown, unnamed = sorted(found.keys() - set(mine)), sorted(set(mine) - found.keys())
     if len(unknown) == len(found):
         raise InputError(
-            f"{path}: no {key} of it is in the embeddings: {list_some(unknown)}, not {list_some(unnamed)}"
+            f"{path}: no {key} of it is in the embeddings: {list_some(unknown)}, not"
+            f" {list_some(unnamed)}"
         )
     tasks = [name for name in lines[0] if name not in ID_COLUMNS]
     if not tasks and "split" not in lines[0]:
@@ -148,8 +150,8 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
 
 
 def ensure_splits(table: Table) -> tuple[Table, list[str]]:
-    """The table with a split for every row where none has one: 80/10/10 by a hash of the patient;
-    and a note on it."""
+    """The table with splits where no row has one (80/10/10 by a hash of the patient), and a note
+    on that."""
     if not np.isin(table.split, NO_SPLIT).all():
         return table, []
     split = np.array([split_of_patient(str(patient)) for patient in table.patient_id])
@@ -168,24 +170,26 @@ def label_subsets(
     tiny subset may exceed its fraction). Depends on patient ids, labels and seed only: the same for
     every model, row and column order.
     """
+    # rows of each class that each patient has; the last column counts rows without any class
     patients, index = np.unique(np.asarray(groups).astype(str), return_inverse=True)
-    # last: rows without a class
     columns = np.concatenate([labels, ~labels.any(1, keepdims=True)], 1).astype(np.int64)
     counts = np.zeros((len(patients), columns.shape[1]), np.int64)
     np.add.at(counts, index, columns)
     rows = np.bincount(index)
+    # the seed puts the patients in an order; classes are served by rarity
     digests = [hashlib.sha256(f"{seed}/{patient}".encode()).digest() for patient in patients]
-    # patients in drawn order
     lottery = np.array(sorted(range(len(patients)), key=digests.__getitem__))
     members = [lottery[counts[lottery, c] > 0] for c in range(counts.shape[1])]
     there = [c for c in range(counts.shape[1]) if len(members[c])]
     by_rarity = sorted(there, key=lambda c: (len(members[c]), *members[c]))
+    # From the largest fraction down, each subset is drawn from the one before: for each class its
+    # share of positives (the first one even if the subset grows too large), then whoever is next.
     pool, subsets = np.ones(len(patients), bool), {}
     for fraction in sorted(set(fractions), reverse=True):
         if fraction < 1:
             goal, size = fraction * len(index), 0
             chosen, have = np.zeros(len(patients), bool), np.zeros(counts.shape[1])
-            for c in [*by_rarity, None]:  # rarest class first; None fills up with whoever is next
+            for c in [*by_rarity, None]:  # None: whoever is next
                 for p in lottery if c is None else members[c]:
                     enough = (
                         size + rows[p] > goal + 0.5

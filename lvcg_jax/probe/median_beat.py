@@ -82,7 +82,8 @@ def median_beat_features(
     is_train = np.asarray(is_train, bool)
     if not len(beats) == len(rr) == len(is_train):
         raise InputError(
-            f"beats, R-R statistics and rows differ in number: {len(beats)}, {len(rr)}, {len(is_train)}"
+            f"beats, R-R statistics and rows differ in number: {len(beats)}, {len(rr)},"
+            f" {len(is_train)}"
         )
     scores = fit_pca(beats[is_train], components).transform(beats)
     return np.concatenate([scores, rr], axis=1, dtype=np.float32)
@@ -132,7 +133,8 @@ def main(argv: list[str] | None = None) -> int:
     table = median_beat_table(args.data, sizes=args.sizes)
     save_table(args.out, table)
     print(
-        f"median-beat features of {len(table.record_id)} records, {table.embedding.shape[1]} numbers each: {args.out}"
+        f"median-beat features of {len(table.record_id)} records, {table.embedding.shape[1]}"
+        f" numbers each: {args.out}"
     )
     return 0
 

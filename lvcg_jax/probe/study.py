@@ -40,7 +40,7 @@ Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are avera
 
 
 class LinearFit:
-    """A linear classifier on stored features [m,d]; see evaluate.py."""
+    """A linear classifier on stored features [m,d]; see above."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ def linear_fits(
     model's parts."""
     if protocol not in LINEAR_PROTOCOLS:
         raise InputError(
-            f"unknown protocol '{protocol}' for stored features; choose {', '.join(LINEAR_PROTOCOLS)}"
+            f"unknown protocol '{protocol}' for stored features; choose"
+            f" {', '.join(LINEAR_PROTOCOLS)}"
         )
     if not features_by_model:
         raise InputError("a probe needs the features of one model at least")
@@ -126,7 +127,8 @@ def probe(
     )
     if len({len(labels), len(groups), len(splits)}) > 1:
         raise InputError(
-            f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits do not match"
+            f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits"
+            " do not match"
         )
     names = [f"class_{c}" for c in range(labels.shape[1])] if class_names is None else class_names
     fits = linear_fits(features_by_model, len(labels), protocol, strengths, parts)
@@ -158,7 +160,7 @@ class Predictions:
         self._columns: list[str] = []
 
     def listener(self, task: str, model: str, fraction: float) -> Callable:
-        """Keeps what `evaluate` tells of that model and fraction."""
+        """A function for `evaluate` that keeps the scores of this model and fraction."""
 
         def on_scores(name, share, seed, records, classes, scores):
             if (name, share, seed) != (model, fraction, 0):
@@ -217,8 +219,8 @@ class Run:
 
 
 class Study:
-    """Labels, patients and splits of one task; rows of one record are scored together, by the mean
-    of their scores."""
+    """Labels, patients and splits of one task; the score of a record is the mean over its
+    rows."""
 
     def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples, words):
         _check(labels, groups, splits, names, fractions, seeds, words)
@@ -235,6 +237,7 @@ class Study:
             raise NothingToScore(
                 f"no class has {where} ({list_some(names)}); choose another task or split"
             )
+        # notes on classes that a split cannot teach or judge
         for split in SPLITS:
             effect = (
                 "not used to choose" if split == "validation" else "left out of the macro AUROC"
@@ -248,6 +251,7 @@ class Study:
         if blind:
             where = f"no positive row in the {words['validation']} to choose a threshold by"
             self.f1_notes.append(f"{list_some(blind)}: {where}, no F1")
+        # records of the validation and test splits, and the training rows of each seed
         self._record_number, self.record_labels = {}, {}
         for split in SPLITS[1:]:
             rows = self.rows[split]
@@ -338,8 +342,8 @@ def evaluate(
 
     fits {name: [fit, ...]}: several fits under one name (say, three random initialisations) are
     averaged. labels bool [m,c]; groups [m] patient ids; splits [m]; records [m], if rows are
-    windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) hears the test
-    scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
+    windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) is called with
+    the test scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
     `macro_auroc`, `low`, `high`, `per_class`, ...), `differences` of the first model from each
     control (paired bootstrap) and `notes` on everything left out; those on F1 alone are also in
     `f1_notes`. `split_words` is what the notes call train, validation and test.
@@ -370,6 +374,7 @@ def evaluate(
             cell, resampled[model] = _summarise(runs, study, subset)
             named = {"model": model, "fraction": subset.fraction, "cut_short": cut_short}
             cells.append(named | cell)
+        # differences of the first model from each control, with the same patients drawn for both
         first, *controls = cells[-len(fits) :]
         for other in controls:
             low, high = interval(resampled[first["model"]] - resampled[other["model"]])
@@ -447,11 +452,13 @@ def _check(labels, groups, splits, names, fractions, seeds, words) -> None:
         )
     if labels.ndim != 2 or not labels.shape[1] or not np.isin(labels, (0, 1)).all():
         raise InputError(
-            "labels must be 0 or 1 with a column for each class; leave out rows that are not labelled"
+            "labels must be 0 or 1 with a column for each class; leave out rows that are"
+            " not labelled"
         )
     if len(names) != labels.shape[1] or len(set(names)) != len(names):
         raise InputError(
-            f"{labels.shape[1]} label columns need as many different class names, got {len(set(names))}"
+            f"{labels.shape[1]} label columns need as many different class names, got"
+            f" {len(set(names))}"
         )
     for split in SPLITS:
         here = splits == split

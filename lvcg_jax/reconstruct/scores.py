@@ -101,7 +101,7 @@ def summarise(
 
 
 def overall_table(methods: dict[str, dict], first: str) -> list[str]:
-    """One row a method: errors and R2, and how much worse than the method `first` its MSE is."""
+    """A row per method: errors and R2, and how much worse than the method `first` its MSE is."""
     header = [
         "method",
         "MSE",
@@ -123,7 +123,7 @@ def overall_table(methods: dict[str, dict], first: str) -> list[str]:
 
 
 def lead_table(methods: dict[str, dict], measure: str = "mse") -> list[str]:
-    """One row a method, one column a lead: the mean over records."""
+    """A row per method, a column per lead: the mean over records."""
     leads = [lead for lead in LEADS if any(lead in found["per_lead"] for found in methods.values())]
     rows = []
     for name, found in methods.items():

@@ -19,7 +19,8 @@ def auroc(labels: np.ndarray, scores: np.ndarray) -> float:
     labels, scores = _binary(labels), _finite(scores)
     if labels.shape != scores.shape or labels.ndim != 1:
         raise InputError(
-            f"auroc needs labels [m] and scores [m] of one length, got {labels.shape} and {scores.shape}"
+            f"auroc needs labels [m] and scores [m] of one length, got {labels.shape} and"
+            f" {scores.shape}"
         )
     positive, negative = scores[labels], np.sort(scores[~labels])
     if not positive.size or not negative.size:

@@ -4,8 +4,8 @@
     lvcg ablate ... --only=ecg_space,no_temporal --data=vcg_peaks:SHARDS_WITH_VCG_PEAKS
 
 Every variant is the base config with one change of configs/ablations.py, trained for --steps with
-each of --seeds seeds (0, 1, ...) on the same batches of records, warmed up for a tenth of the steps
-at most. Its last checkpoint embeds the data set, and a ridge probe reads out every task. Beside
+each of --seeds seeds (0, 1, ...) on the same batches of records, warmed up for at most a tenth of
+the steps. Its last checkpoint embeds the data set, and a ridge probe reads out every task. Beside
 them: the base with random weights, and the median beat. A variant that changes the preprocessing
 (vcg_peaks, record_norm) needs shards of its own: --data=NAME:SHARDS. Without them, or if it fails,
 its row of the table says why; the row of missing shards gives the command that builds them.
@@ -112,9 +112,9 @@ def to_text(document: dict) -> str:
     many = f"{document['seeds']} training{'s' * (document['seeds'] > 1)}"
     budget = f"{document['steps']} steps of {document['batch_size']} records, {many} of each"
     lines = [
-        f"{document['corpus']}, {budget}; `{BASE}` is {document['base']}. Test macro AUROC x 100 with 95% bootstrap"
-        f" intervals over patients, ridge probe, mean over {many} and {document['probe_seeds']} label"
-        f" subset{'s' * (document['probe_seeds'] > 1)}.",
+        f"{document['corpus']}, {budget}; `{BASE}` is {document['base']}. Test macro AUROC x 100"
+        f" with 95% bootstrap intervals over patients, ridge probe, mean over {many} and"
+        f" {document['probe_seeds']} label subset{'s' * (document['probe_seeds'] > 1)}.",
         "",
     ]
     rows = []
@@ -184,6 +184,7 @@ def main(argv: list[str] | None = None) -> int:
     tasks, corpus = choose_tasks(args.task, data[BASE]), read_metadata(data[BASE])["corpus"]
     logging.set_verbosity(logging.WARNING)
 
+    # train and embed what is not there yet
     variants = plan(budgeted(read_config_file(args.base), args.steps), changes, data, only)
     (args.out / "embeddings").mkdir(parents=True, exist_ok=True)
     tables: dict[str, list[Table]] = {}
@@ -205,6 +206,7 @@ def main(argv: list[str] | None = None) -> int:
                     raise
                 variant.reason = reason_of(error, variant.data)
         tables |= control_tables(variants[0], args.seeds, args.out, bar.update)
+    # probe all on the rows that they share
     first, features, notes = common_rows(tables)
     parts = {name: several[0].part_sizes for name, several in tables.items()}
     options = {"fractions": args.fractions, "seeds": args.probe_seeds, "resamples": args.resamples}

@@ -30,7 +30,7 @@ from lvcg_jax.text.flags import add_shared
 from lvcg_jax.train.loop import train_and_evaluate
 
 BASE = "base"
-WARMUP_SHARE = 10  # warm-up is a tenth of the steps at most
+WARMUP_SHARE = 10  # warm-up is at most a tenth of the steps
 
 
 class Stopped(Exception):
@@ -132,7 +132,8 @@ def run_of(variant: Variant, seed: int, out: Path) -> tuple[ConfigDict, list[str
 def train_and_embed(
     config: ConfigDict, data: Path, run: Path, drop_checkpoints: bool, splits: Sequence[str] | None
 ) -> Table:
-    """Trains a run to its end, or continues it, and embeds the data set with its last checkpoint."""
+    """Trains a run to its end, or continues it, and embeds the data set with the last
+    checkpoint."""
     config.data.dir = str(data)
     if train_and_evaluate(config, run) != "finished":
         raise Stopped

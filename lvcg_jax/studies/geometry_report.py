@@ -8,26 +8,28 @@ PTB records hold the twelve leads and vx, vy, vz of Frank's own electrodes. For 
 ('paper', 'dower', two fitted ones, and any file of --geometry) and for leads in mV and z-scored:
 
 - r with vx, vy, vz of the heart vector lifted from all twelve leads;
-- R2 of lift + project on the twelve leads: how much of them three numbers a sample can hold;
-- R2, MSE and MAE of the other leads from the visible ones (II, V2, V5), with two controls that know no geometry: linear
-  regression, and the visible lead that is most correlated in training patients (with its sign).
+- R2 of lift + project on the twelve leads: how much of them three numbers per sample can hold;
+- R2, MSE and MAE of the other leads from the visible ones (II, V2, V5), with two controls that know
+  no geometry: linear regression, and the visible lead that is most correlated in training patients
+  (with its sign).
 
-One value a patient (first record, first 10 s, resampled to 100 Hz, 0.67-40 Hz; R2 = 1 - squared
-error / variance, both summed over leads and samples); then over patients the median (of MSE and
-MAE, as usual, the mean), with a bootstrap interval over patients. What is fitted never sees the
-patient that it is scored on: patients fall into folds by a hash of their id, and in a fit every
-patient counts alike. 'normalise=record' divides all leads of a record by one number, which changes
-no r and no R2: its values are those in mV.
+There is one value per patient (first record, first 10 s, resampled to 100 Hz, 0.67-40 Hz; R2 = 1 -
+squared error / variance, both summed over leads and samples). Over patients: the median (of MSE and
+MAE, as usual, the mean), with a bootstrap interval. What is fitted never sees the patient that it
+is scored on: patients fall into folds by a hash of their id, and in a fit every patient counts
+alike. 'normalise=record' divides all leads of a record by one number, which changes no r and no R2:
+its values are those in mV.
+
+Axis letters: r record (one per patient), l and k lead, T and t sample.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import fold_of, split_of_patient
 from data_prep.base.progress import progress_bar
@@ -84,7 +86,8 @@ def load_hearts(raw: str | Path, progress: bool = True) -> Hearts:
     if len(kept) < FEWEST_PATIENTS:
         why = f" ({left_out[0]})" if left_out else ""
         raise InputError(
-            f"{raw}: {len(kept)} patients with 12 leads and vx, vy, vz; at least {FEWEST_PATIENTS}{why}"
+            f"{raw}: {len(kept)} patients with 12 leads and vx, vy, vz; at least"
+            f" {FEWEST_PATIENTS}{why}"
         )
     both = np.stack(list(kept.values()))
     return Hearts(tuple(kept), both[:, : len(LEADS)], both[:, len(LEADS) :], tuple(left_out))
@@ -120,7 +123,8 @@ def z_score(leads: np.ndarray) -> np.ndarray:
 
 
 def _weights(leads: np.ndarray) -> np.ndarray:
-    """A weight a record [r] by which every patient counts alike in a fit, whatever the voltage."""
+    """A weight per record [r] by which every patient counts alike in a fit, whatever the
+    voltage."""
     return 1.0 / (leads**2).mean((1, 2))
 
 
@@ -246,10 +250,11 @@ def report(
         "`lvcg geometry_report --raw=PTB`",
         "",
         f"{len(hearts.patients)} patients of PTB: first record, first {SECONDS:g} s, {RATE:g} Hz,"
-        f" {BAND[0]:g}-{BAND[1]:g} Hz, lift eps {EPS:g}. Medians over patients (MSE and MAE: means) with 95% bootstrap"
-        " intervals over patients. R2 pools the leads and samples of a record. `fit` (leads on Frank), `fit12` (from"
-        f" the leads alone) and the controls are fitted on other patients ({folds} folds). The paper's +z points to the"
-        " front, Frank's to the back: hence its negative r.",
+        f" {BAND[0]:g}-{BAND[1]:g} Hz, lift eps {EPS:g}. Medians over patients (MSE and MAE:"
+        " means) with 95% bootstrap intervals over patients. R2 pools the leads and samples of a"
+        " record. `fit` (leads on Frank), `fit12` (from the leads alone) and the controls are"
+        f" fitted on other patients ({folds} folds). The paper's +z points to the front, Frank's"
+        " to the back: hence its negative r.",
         "",
     ]
     head = ["geometry", "leads in", *(f"r with {name}" for name in FRANK)]
@@ -276,7 +281,8 @@ def fit_to_save(hearts: Hearts) -> tuple[np.ndarray, int]:
     rows = np.array([split_of_patient(patient) == "train" for patient in hearts.patients])
     if rows.sum() < FEWEST_PATIENTS:
         raise InputError(
-            f"{rows.sum()} training patients are too few to fit lead directions: give a larger PTB folder"
+            f"{rows.sum()} training patients are too few to fit lead directions: give a"
+            " larger PTB folder"
         )
     return fit_frank(hearts.leads[rows], hearts.frank[rows]), int(rows.sum())
 
@@ -290,14 +296,18 @@ def main(argv: list[str] | None = None) -> int:
         "--geometry",
         action="append",
         default=[],
-        help="one more geometry beside paper, dower and the fits, may be repeated: a file, JSON {'I': [x, y, z], ...}"
-        " or CSV lead,x,y,z, in Frank's axes, where lead = x*vx + y*vy + z*vz (not the inverse, leads to vector)",
+        help="one more geometry beside paper, dower and the fits, may be repeated: a file, JSON"
+        " {'I': [x, y, z], ...} or CSV lead,x,y,z, in Frank's axes, where lead = x*vx + y*vy +"
+        " z*vz (not the inverse, leads to vector)",
     )
     parser.add_argument(
         "--visible", default="II,V2,V5", help="leads that the others are predicted from (II,V2,V5)"
     )
     parser.add_argument(
-        "--folds", type=int, default=5, help="folds of patients for what is fitted (default 5)"
+        "--folds",
+        type=positive_int,
+        default=5,
+        help="folds of patients for what is fitted (default 5)",
     )
     parser.add_argument("--out", help="Markdown file to write as well")
     parser.add_argument(
@@ -317,6 +327,7 @@ def main(argv: list[str] | None = None) -> int:
     hearts = load_hearts(args.raw)
     text = report(evaluate(hearts, visible, more, args.folds), hearts, visible, args.folds)
     print(text, end="")
+    # files, if asked for
     try:
         if args.out:
             Path(args.out).parent.mkdir(parents=True, exist_ok=True)
@@ -335,4 +346,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_command(main, sys.argv[1:])
+    run_command(main)

@@ -9,8 +9,9 @@ comparison.
 from dataclasses import dataclass
 
 CAVEAT = (
-    "Published figures are for the usual splits (PTB-XL: folds 1-8 train, 9 validation, 10 test; CPSC 2018: the split"
-    " of the paper) and for models pre-trained elsewhere, so they give a scale and are no paired comparison."
+    "Published figures are for the usual splits (PTB-XL: folds 1-8 train, 9 validation, 10 test;"
+    " CPSC 2018: the split of the paper) and for models pre-trained elsewhere, so they give a"
+    " scale and are no paired comparison."
 )
 
 

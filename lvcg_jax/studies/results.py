@@ -1,5 +1,5 @@
-"""The results page: from a trained run to its tables, with controls, published figures and what did
-not work.
+"""The results page: the tables of a trained run beside its controls and published figures, with a
+list of what it did not win.
 
     lvcg results --checkpoint=runs/paper --data=data/ptbxl --out=docs/results.md
 
@@ -120,9 +120,9 @@ def section_text(document: dict) -> str:
 
     lines += ["### Test macro AUROC x 100", ""]
     lines += [
-        f"Mean of {seeds} label subsets [95% bootstrap over patients], protocol `ridge`;"
-        f" {RANDOM}: mean of {document['random_seeds']} initialisations with norm statistics measured on training data;"
-        f" {RAW}: one as it is initialised, which is what others compare with.",
+        f"Mean of {seeds} label subsets [95% bootstrap over patients], protocol `ridge`; {RANDOM}:"
+        f" mean of {document['random_seeds']} initialisations with norm statistics measured on"
+        f" training data; {RAW}: one as it is initialised, which is what others compare with.",
         "",
     ]
     rows = []
@@ -177,9 +177,10 @@ def _facts(document: dict) -> list[str]:
         for split, v in data["splits"].items()
     )
     lines = [
-        f"- Data: {data['corpus']}, {data['windows']} window{'s' * (data['windows'] == 'all')} of each record,"
-        f" {data['split_rule']}: {sizes}; preprocessing {data['preprocess_hash']}.",
-        f"- Checkpoint {run['checkpoint']}, of a run of {run['steps']} steps with {run['batch_size']} records each.",
+        f"- Data: {data['corpus']}, {data['windows']} window{'s' * (data['windows'] == 'all')} of"
+        f" each record, {data['split_rule']}: {sizes}; preprocessing {data['preprocess_hash']}.",
+        f"- Checkpoint {run['checkpoint']}, of a run of {run['steps']} steps with"
+        f" {run['batch_size']} records each.",
     ]
     best, last = run["validation_best"], run["validation_last"]
     if best:
@@ -208,14 +209,16 @@ def _not_won(results: list[dict], parts: list[str], corpus: str) -> list[str]:
                 if gap["difference"] < 0:
                     part = gap["control"].removeprefix(f"{MODEL}: ").removesuffix(" only")
                     lines.append(
-                        f"{where}: {part} alone scores {size} more than the whole embedding {interval}."
+                        f"{where}: {part} alone scores {size} more than the whole embedding"
+                        f" {interval}."
                     )
             elif gap["difference"] <= 0:
                 doubt = "" if gap["high"] < 0 else ", within the uncertainty"
                 lines.append(f"{where}: {gap['control']} is ahead by {size} {interval}{doubt}.")
             elif gap["low"] <= 0:
                 lines.append(
-                    f"{where}: ahead of {gap['control']} by {size} only, not clear of zero {interval}."
+                    f"{where}: ahead of {gap['control']} by {size} only, not clear of zero"
+                    f" {interval}."
                 )
         for row, scores in published_for(corpus, result["task"]):
             ours = {f: 100 * cell["macro_auroc"] for f, cell in cells_of(result, MODEL).items()}
@@ -237,9 +240,9 @@ def _interval(gap: dict) -> str:
 def _agreement(document: dict) -> list[str]:
     """How far the other protocols are from 'ridge' on the first task with all labels."""
     lines = [
-        "`paper`: Adam on standardised features; `release`: Adam on raw features, 50 epochs at most. The paper does not"
-        " say whether features are standardised; that `paper` does so was decided after seeing test scores of a toy"
-        " model.",
+        "`paper`: Adam on standardised features; `release`: Adam on raw features, 50 epochs at"
+        " most. The paper does not say whether features are standardised; that `paper` does so"
+        " was decided after seeing test scores of a toy model.",
         "",
     ]
     for other in document["agreement"]:
@@ -247,7 +250,10 @@ def _agreement(document: dict) -> list[str]:
         for model in other["models"]:
             one, two = (cells_of(result, model).get(1.0) for result in (ridge, other))
             if one and two:
-                scores = f"`ridge` {points(one['macro_auroc'])}, `{other['protocol']}` {points(two['macro_auroc'])}"
+                scores = (
+                    f"`ridge` {points(one['macro_auroc'])}, `{other['protocol']}`"
+                    f" {points(two['macro_auroc'])}"
+                )
                 gap = f"{abs(100 * (one['macro_auroc'] - two['macro_auroc'])):.1f} points apart"
                 end = ", still improving when it was stopped" if two["cut_short"] else ""
                 lines.append(

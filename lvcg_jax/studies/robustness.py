@@ -4,13 +4,12 @@ fewer leads.
     lvcg robustness --checkpoint=RUN --data=SHARDS --out=DIR [--page=docs/results.md]
 
 Moved electrodes: the model believes in other lead directions A [12,3] than it was trained with.
-    noise      every entry of A plus a normal number times the level; levels of one seed lie on one
-               line
+    noise      every entry of A plus a normal number times the level; a seed gives one direction
     rotation   every lead direction turned by an angle about one axis, which the seed draws
 The probe is trained on undisturbed embeddings of the training records and tested on test embeddings
-lifted with the changed A, at 1% and 100% of the labels. Leads are derived from II, V2 and V5: lifted
-and projected with the changed A ('lift_and_project'), or lifted with it and projected with the true
-one ('lift_only'). All is the mean over --seeds draws of the change, and as many label subsets.
+lifted with the changed A, at 1% and 100% of the labels. Leads are derived from II, V2 and V5:
+lifted and projected with the changed A ('lift_and_project'), or lifted with it and projected with
+the true one ('lift_only'). All is the mean over --seeds draws, and as many label subsets.
 
 Fewer leads: nested sets from twelve leads to one, and those of common devices. AUROC of the probe
 trained with all leads and tested with few ('frozen'), and of one trained and tested with the same

@@ -1,22 +1,22 @@
-"""Trains candidates at one equal budget and scores them on the validation split alone: a row each,
-best first.
+"""Trains candidates at one equal budget and scores them on the validation split alone: a row per
+candidate, best first.
 
     lvcg search --space=configs/search.py --data=SHARDS --budget=400 --out=runs/search
     lvcg search ... --budget=20min --only=dower,record_norm --data=record_norm:OTHER_SHARDS
 
 A candidate is the base config with one change of --space. All get the same model FLOPs
-(lvcg_jax/flops.py): --budget=400 is 400 steps of the base, --budget=20min as many as the base does
-in 20 minutes, timed once and remembered in --out; a candidate whose step is cheaper gets more of
-them. Warm-up is a tenth of the steps at most. A ridge probe reads out every task at every fraction
-of the labels, judged by halves of the validation patients in turn (lvcg_jax/validation_scores.py);
-the mean over all these cells is the score. The test split is never read. Beside the candidates: the
-base with random weights, and the median beat. The best --finalists and the base are then trained
-with --finalist_seeds seeds. A candidate that fails is a row with its reason, and is not tried again
+(model/flops.py): --budget=400 is 400 steps of the base, --budget=20min as many as the base does in
+20 minutes, timed once and remembered in --out; a candidate whose step is cheaper gets more of them.
+Warm-up is at most a tenth of the steps. A ridge probe reads out every task at every fraction of the
+labels, judged by halves of the validation patients in turn (probe/halves.py); the mean over all
+these cells is the score. The test split is never read. Beside the candidates: the base with random
+weights, and the median beat. The best --finalists and the base are then trained with
+--finalist_seeds seeds. A candidate that fails is a row with its reason, and is not tried again
 without --retry.
 
 In --out: rows.jsonl (of a key that occurs twice the last row counts), experiments.md, embeddings/,
 scores/ and runs/, each run cut down to config.json and metrics.jsonl once it is scored. The same
-command goes on where it was stopped, by SIGTERM or Ctrl-C too; an edited candidate is a new row.
+command continues where it was stopped, also by SIGTERM or Ctrl-C; an edited candidate is a new row.
 """
 
 import argparse
@@ -77,8 +77,9 @@ KEPT = ("config.json", "metrics.jsonl")  # of a run that was scored
 TIMED_STEPS = 20
 INTRO = """# Experiments
 
-What was tried on the way to `best`: candidates trained at one equal budget and judged by the validation split alone,
-the ones that failed included. Each section is written by the command it shows.
+What was tried on the way to `best`: candidates trained at one equal budget and judged by the
+validation split alone, the ones that failed included. Each section is written by the command it
+shows.
 """
 
 

@@ -3,15 +3,21 @@ weights as control.
 
     lvcg view_agreement --checkpoint=runs/paper --checkpoint=best=runs/long --data=SHARDS --out=DIR
 
-Every test record is seen through all its leads, and --draws times through --k of them that span three dimensions, drawn
-by the record's uid: the same views for every model and every call. Features are standardised by the all-lead embeddings
-of the training records, as any two raw embeddings are alike: they share a mean.
-cosine   of a view's embedding with that of all leads; 'strangers' is the same of different records, all leads
-top-1    how often the nearest all-lead embedding of the test split is the record's own: no collapse wins this
-AUROC    of a probe trained, and its strength chosen, with all leads; tested with all, and with the views
-Beats and R-R intervals are found with all leads, so the rhythm part has nothing to disagree on, and makes agreement of
-the whole embedding easy: read 'without rhythm' beside it.
-Writes view_agreement.json, view_agreement.md and view_agreement.png.
+Every test record is seen through all its leads, and --draws times through --k of them that span
+three dimensions, drawn by the record's uid: the same views for every model and every call. Features
+are standardised by the all-lead embeddings of the training records, since any two raw embeddings
+are alike: they share a mean.
+
+cosine   of a view's embedding with that of all leads; 'strangers' is the same of different records,
+         all leads
+top-1    how often the nearest all-lead embedding of the test split is the record's own: a model
+         that gives all records one embedding does not win this
+AUROC    of a probe trained, and its strength chosen, with all leads; tested with all, and with the
+         views
+
+Beats and R-R intervals are found with all leads, so the rhythm part has nothing to disagree on, and
+makes agreement of the whole embedding easy: read 'without rhythm' beside it. Writes
+view_agreement.json, view_agreement.md and view_agreement.png.
 
 Axis letters: t test row, d feature, v draw of the views.
 """
@@ -48,7 +54,7 @@ from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.pages import command_line, put_on_page
 from lvcg_jax.text.tables import auroc_row, gain_row, markdown_table, percent, points
 
-# that says which leads span three dimensions, whatever geometry a model has
+# says which leads span three dimensions, whatever geometry a model has
 GEOMETRY, EPS = "paper", 1e-4
 WHOLE, NO_RHYTHM = "whole embedding", "without rhythm"
 MEASURES = {"cosine": "cosine", "strangers": "cosine of strangers", "top1": "top-1"}
@@ -204,9 +210,10 @@ def to_text(document: dict) -> str:
         else f"one view a record of {seen}"
     )
     lines = [
-        f"**Agreement** of {times} with all leads, x 100, {document['test_rows']} test records [95% bootstrap over"
-        " patients]. Cosine: of features standardised by the training records; strangers: different records, all leads;"
-        " top-1: the nearest all-lead embedding is the record's own.",
+        f"**Agreement** of {times} with all leads, x 100, {document['test_rows']} test records [95%"
+        " bootstrap over patients]. Cosine: of features standardised by the training records;"
+        " strangers: different records, all leads; top-1: the nearest all-lead embedding is the"
+        " record's own.",
         "",
         *markdown_table(["features", "measure", *models], rows),
     ]
@@ -220,8 +227,8 @@ def to_text(document: dict) -> str:
             rows.append([*start, "drop", *(gain_row(r, seen, [fraction])[0] for r in results)])
     protocol = "ridge, strength chosen on validation records with all leads"
     lines += [
-        f"**Probe** trained with all leads ({protocol}): test macro AUROC x 100 with all leads, with the views (mean of"
-        " the draws), and the drop between the two (paired bootstrap).",
+        f"**Probe** trained with all leads ({protocol}): test macro AUROC x 100 with all leads,"
+        " with the views (mean of the draws), and the drop between the two (paired bootstrap).",
         "",
         *markdown_table(["task", "labels", "tested with", *models], rows),
     ]
@@ -247,7 +254,8 @@ def notes_of(view: View, models: dict[str, dict]) -> list[str]:
     """What a reader of the tables must know."""
     notes = [
         *view.notes,
-        f"Beats and R-R intervals are found with all leads: rhythm has nothing to disagree on, '{NO_RHYTHM}' has.",
+        "Beats and R-R intervals are found with all leads: rhythm has nothing to disagree"
+        f" on, '{NO_RHYTHM}' has.",
     ]
     short = {failure["record_id"] for failure in view.failures}
     if short:

@@ -11,9 +11,9 @@ from data_prep.base.files import write_whole
 
 INTRO = """# Results
 
-Linear probes of frozen embeddings: test macro AUROC x 100, beside the same model with random weights and a control
-without any learning (median beat, PCA and R-R statistics). Each section is written by the command it shows, from the
-numbers alone, the list of what did not win included.
+Linear probes of frozen embeddings: test macro AUROC x 100, beside the same model with random
+weights and a control without any learning (median beat, PCA and R-R statistics). Each section is
+written by the command it shows, from the numbers alone, the list of what did not win included.
 """
 
 

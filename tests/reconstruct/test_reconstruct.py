@@ -208,7 +208,9 @@ def test_a_missing_lead_is_no_target_and_a_missing_visible_lead_is_named(entries
     view = fixed_view([*lacking, *blind, *entries[2:]], ["II", "V2", "V5"], A, 1e-4)
     assert not view.rows[0].hidden & 0b10
     assert [f["record_id"] for f in view.failures] == [entries[1].record_id]
-    assert any(entries[0].record_id in note and "go on" in note for note in view.notes)
+    assert any(
+        entries[0].record_id in note and "are used with the others" in note for note in view.notes
+    )
     scores = score_rows([Source(make_methods(["zero"], None, 1e-4))], view.rows[:1])["zero"]
     assert np.isnan(scores["mse"][0, 1]) and np.isfinite(scores["mse"][0, 0])
 

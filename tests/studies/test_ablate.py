@@ -20,8 +20,8 @@ from lvcg_jax.studies.embeddings import MEDIAN, RANDOM
 
 FILE = ROOT / "configs" / "ablations.py"
 NAMES = (
-    "ecg_space", "learnable_geometry", "shuffled_geometry", "no_bottleneck", "no_temporal", "no_vcg_loss",
-    "vcg_peaks", "dower", "record_norm", "all_subsets",
+    "ecg_space", "learnable_geometry", "shuffled_geometry", "no_bottleneck", "no_temporal",
+    "no_vcg_loss", "vcg_peaks", "dower", "record_norm", "all_subsets",
 )  # fmt: skip
 BATCH = pack(random_records((4, 2, 5), 16), groups=1, capacity=12)
 
@@ -76,7 +76,8 @@ SMALL = f"""
 from lvcg_jax.config.files import read_config_file
 def get_config():
     c = read_config_file("{CONFIG}:smoke")
-    c.model.norm, c.model.stage_features, c.model.stage_blocks = "layer", (8,), (1,)  # quick to compile
+    c.model.norm = "layer"
+    c.model.stage_features, c.model.stage_blocks = (8,), (1,)  # quick to compile
     return c
 """
 

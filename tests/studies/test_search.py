@@ -26,7 +26,8 @@ from lvcg_jax.config.files import read_config_file
 
 def get_config():
     c = read_config_file("{ROOT / "configs" / "pretrain.py"}:smoke")
-    c.model.norm, c.model.stage_features, c.model.stage_blocks = "layer", (8,), (1,)  # quick to compile
+    c.model.norm = "layer"
+    c.model.stage_features, c.model.stage_blocks = (8,), (1,)  # quick to compile
     return c
 
 def light_vcg(c):
