@@ -23,10 +23,32 @@ class Entry:
     def key(self) -> tuple[str, int]:
         return self.record_id, self.window
 
+    @property
+    def row(self) -> str:
+        """Its key in a table of embeddings."""
+        return f"{self.record_id}#{self.window}"
+
+
+def draw_patients(patients: Sequence[str], limit: int | None = None) -> list[int]:
+    """The numbers of at most `limit` rows, in order: all rows of patients drawn by a hash of their
+    ids.
+
+    No patient is cut, so there may be a few rows fewer; one patient is drawn even if it has more.
+    Without a limit: all rows.
+    """
+    rows: dict[str, list[int]] = {}
+    for number, patient in enumerate(patients):
+        rows.setdefault(patient, []).append(number)
+    chosen: list[int] = []
+    for patient in sorted(rows, key=lambda name: (ticket(name), name)):
+        if chosen and limit is not None and len(chosen) + len(rows[patient]) > limit:
+            break
+        chosen += rows[patient]
+    return sorted(chosen)
+
 
 def list_entries(sets: Sequence[ShardSet], limit: int | None = None) -> list[Entry]:
-    """Every window of some splits in order, or `limit` of them chosen by a hash of the patient
-    (whole patients)."""
+    """Every window of some splits in order, or at most `limit` of them, as draw_patients draws."""
     entries = []
     for shards in sets:
         for first in range(0, len(shards), 64):
@@ -34,7 +56,4 @@ def list_entries(sets: Sequence[ShardSet], limit: int | None = None) -> list[Ent
             for i, example in zip(numbers, shards.read(numbers), strict=True):
                 names = ("record_id", "window", "patient_id", "uid", "lead_mask")
                 entries.append(Entry(shards, i, *(example[name] for name in names)))
-    if limit is None or limit >= len(entries):
-        return entries
-    lottery = sorted(range(len(entries)), key=lambda i: (ticket(entries[i].patient_id), i))
-    return [entries[i] for i in sorted(lottery[:limit])]
+    return [entries[i] for i in draw_patients([entry.patient_id for entry in entries], limit)]

@@ -31,6 +31,7 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import check_ending, save_table
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.trained import WHICH, WHICH_HELP
+from lvcg_jax.text.flags import add_shared
 
 
 def parse_flags(argv: list[str] | None) -> argparse.Namespace:
@@ -65,9 +66,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="SEED",
         help="the control: the run's model with random weights",
     )
-    add("--rate", type=float, help="of --record, where the file does not say: samples a second,")
-    add("--unit", help="unit (mV, uV, V),")
-    add("--lead_names", metavar="I,II,V2", help="and the lead of each column")
+    add_shared(parser.add_argument_group("of --record"), "rate", "unit", "lead_names")
     args = parser.parse_args(argv)
     given = [f"--{name}" for name in ("data", "wfdb", "record") if getattr(args, name) is not None]
     if len(given) != 1:

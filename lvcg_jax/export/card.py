@@ -1,5 +1,5 @@
-"""Model cards, of exported models and of packaged weights: a call that works, preprocessing in
-words, data, training, use, limits."""
+"""Model cards of exported models and of packaged weights: a call that works, the preprocessing in
+words, data, training, intended use, limits."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import read_metadata
-from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.runs.history import lowest_validation
 from lvcg_jax.text.tables import markdown_table
 
 
@@ -18,9 +18,10 @@ def model_card(facts: dict, words: dict[str, str]) -> str:
     parts = ", ".join(f"{name} {size}" for name, size in facts["parts"].items())
     sections = [
         f"# ECG embedding model {facts['checkpoint']}",
-        f"`{facts['file']}` turns the beats of an ECG into {total} numbers a record ({parts}): LVCG, representations"
-        f" learned in the latent vectorcardiogram space, {facts['parameters']:,} parameters. The file is a StableHLO"
-        f" program with its weights, for {', '.join(facts['platforms'])} and any number of records at once.",
+        f"`{facts['file']}` turns the beats of an ECG into {total} numbers a record ({parts}):"
+        " LVCG, representations learned in the latent vectorcardiogram space,"
+        f" {facts['parameters']:,} parameters. The file is a StableHLO program with its weights,"
+        f" for {', '.join(facts['platforms'])} and any number of records at once.",
         "## How to call it\n\n" + example_call(facts),
         "## Preprocessing\n\n" + preprocessing_words(facts),
         *(f"## {title}\n\n{text}" for title, text in words.items()),
@@ -34,15 +35,16 @@ def weights_card(facts: dict, scores: str, half: str) -> str:
     name = facts["name"]
     sections = [
         f"# LVCG weights `{name}`",
-        f"ECG representations learned in the latent vectorcardiogram space, {facts['parameters']:,} parameters, from"
-        f" checkpoint {facts['checkpoint']}. {half}",
+        f"ECG representations learned in the latent vectorcardiogram space, {facts['parameters']:,}"
+        f" parameters, from checkpoint {facts['checkpoint']}. {half}",
         f"""## How to use them
 
 ```python
 from lvcg_jax import LVCG
 
 model = LVCG.load("{name}")
-e = model.embed(signal, fs=500, leads=["I", "II", "V2"])  # signal [samples, leads] in mV; any leads, rate and length
+# signal [samples, leads] in mV; any leads, rate and length
+e = model.embed(signal, fs=500, leads=["I", "II", "V2"])
 e.mean  # one vector for the record
 ```""",
         *(f"## {title}\n\n{text}" for title, text in facts["card"].items()),
@@ -62,7 +64,7 @@ def last_sections(facts: dict) -> list[str]:
     """How every card ends."""
     return [
         f"## Intended use\n\n{INTENDED_USE}",
-        "## Limits\n\n" + LIMITS.format(max_beats=facts["preprocess"]["max_beats"]),
+        "## Limits\n\n" + LIMITS.format(max_beats=facts["preprocess"]["max_beats"]).strip(),
         f"## Licence\n\n{LICENCE}",
     ]
 
@@ -104,20 +106,26 @@ def licence_words(corpora: Sequence[str]) -> str:
 
 
 INTENDED_USE = (
-    "Features of ECG records for research: linear probes, search, clustering, as input of other models, with any subset"
-    " of the twelve leads."
+    "Features of ECG records for research: linear probes, search, clustering, as input of other"
+    " models, with any subset of the twelve leads."
 )
 LICENCE = (
-    "The program that made this model is under the MIT licence. The weights are derived from the data named above,"
-    " whose own terms hold as well."
+    "The program that made this model is under the MIT licence. The weights are derived from the"
+    " data named above, whose own terms hold as well."
 )
 LIMITS = """\
-- Not a medical device, not validated clinically: not for diagnosis, not for decisions about a patient.
-- An embedding means something only after the preprocessing above, done exactly so; nothing in the file can check that.
-- It describes records like those of its training data; other devices, ages or conditions may fare worse, unnoticed.
-- Leads that do not span three dimensions (one or two leads, limb leads only) leave a part of the heart's vector unseen.
-- Beats are cut at R peaks: where these are not found (ventricular fibrillation, strong noise), the embedding is void.
-- At most the first {max_beats} intervals of a window stay apart; the rest is merged into the last."""
+- Not a medical device, not validated clinically: not for diagnosis, not for decisions about a
+  patient.
+- An embedding means something only after the preprocessing above, done exactly so; nothing in the
+  file can check that.
+- It describes records like those of its training data; other devices, ages or conditions may fare
+  worse, unnoticed.
+- Leads that do not span three dimensions (one or two leads, limb leads only) leave a part of the
+  heart's vector unseen.
+- Beats are cut at R peaks: where these are not found (ventricular fibrillation, strong noise), the
+  embedding means nothing.
+- At most the first {max_beats} intervals of a window stay apart; the rest is merged into the last.
+"""
 
 
 def example_call(facts: dict) -> str:
@@ -136,7 +144,8 @@ facts = json.loads(Path("{stem}.json").read_text())
 embed = export.deserialize(Path("{stem}.stablehlo").read_bytes()).call
 windows = Preprocess.from_dict(facts["preprocess"]).prepare(signal_mv, rate, leads)
 fill = lambda x: np.pad(x, [(0, {n} - len(x))] + [(0, 0)] * (x.ndim - 1))
-arrays = [np.stack([fill(getattr(w, name)) for w in windows]) for name in ("beats", "length", "complete")]
+names = ("beats", "length", "complete")
+arrays = [np.stack([fill(getattr(w, name)) for w in windows]) for name in names]
 counts = np.array([len(w.length) for w in windows], np.int32)
 masks = np.array([w.lead_mask for w in windows], np.int32)
 parts = embed(*arrays, counts, masks, np.stack([w.scale for w in windows]).astype(np.float32))
@@ -149,8 +158,9 @@ Inputs, in this order, for b records of at most {n} beats (unused slots may hold
 |---|---|---|
 {_table_of(facts["inputs"])}
 
-Bit i of `lead_mask` says that lead i may be seen, in the order {", ".join(facts["leads"])}; `scale` is the mV of one
-normalised unit of each lead, which some models read. The call gives a dict:
+Bit i of `lead_mask` says that lead i may be seen, in the order {", ".join(facts["leads"])};
+`scale` is the mV of one normalised unit of each lead, which some models read. The call gives a
+dict:
 
 | part | shape | type |
 |---|---|---|
@@ -171,12 +181,15 @@ def preprocessing_words(facts: dict) -> str:
         "lead": "each lead is z-scored",
         "record": "all leads are centred and divided by one common scale",
     }
-    height = f"{p['peak_height']:g} standard deviations (tried again with {p['peak_retry_height']:g} if under three)"
+    height = (
+        f"{p['peak_height']:g} standard deviations (tried again with {p['peak_retry_height']:g} if"
+        " under three)"
+    )
     peaks = {
-        "lead_ii": f"R peaks on lead II: higher than {height}, at least {p['peak_distance']:g} s apart; without a"
-        " usable lead II, from all leads",
-        "vcg": "R peaks from all leads there are: peaks of the speed (5-25 Hz) of the heart vector lifted with the"
-        f" {p['geometry']} geometry, at least {p['peak_distance']:g} s apart",
+        "lead_ii": f"R peaks on lead II: higher than {height}, at least {p['peak_distance']:g} s"
+        " apart; without a usable lead II, from all leads",
+        "vcg": "R peaks from all its leads: peaks of the speed (5-25 Hz) of the heart vector"
+        f" lifted with the {p['geometry']} geometry, at least {p['peak_distance']:g} s apart",
     }
     recover = (
         "; limb leads that follow exactly from others are recovered"
@@ -185,15 +198,16 @@ def preprocessing_words(facts: dict) -> str:
     )
     steps = [
         "Leads by name, in mV; absent ones are missing, never filled with zeros.",
-        f"Gaps up to {p['max_gap_seconds']:g} s (and samples over {p['max_mv']:g} mV from their lead's median) are"
-        f" interpolated; a lead with a longer gap is missing, as is one that spans less than {p['flat_mv']:g} mV,"
-        f" stands still for {p['flat_share']:.0%} of the window or has {p['rail_share']:.0%} of its samples at a rail.",
-        f"Anti-aliased resampling to {p['rate']:g} Hz, zero-phase Butterworth band-pass {p['band_low']:g}-"
-        f"{p['band_high']:g} Hz of order {p['filter_order']}, windows of {p['seconds']:g} s{recover};"
-        f" {scale[p['normalise']]}.",
+        f"Gaps up to {p['max_gap_seconds']:g} s (and samples over {p['max_mv']:g} mV from their"
+        " lead's median) are interpolated; a lead with a longer gap is missing, as is one that"
+        f" spans less than {p['flat_mv']:g} mV, stands still for {p['flat_share']:.0%} of the"
+        f" window or has {p['rail_share']:.0%} of its samples at a rail.",
+        f"Anti-aliased resampling to {p['rate']:g} Hz, zero-phase Butterworth band-pass"
+        f" {p['band_low']:g}-{p['band_high']:g} Hz of order {p['filter_order']}, windows of"
+        f" {p['seconds']:g} s{recover}; {scale[p['normalise']]}.",
         f"{peaks[p['peaks']]}; peaks nearer than {p['rr_min']:g} s merge.",
-        f"Intervals from peak to peak and the two partial ones at the ends tile the window, at most {p['max_beats']};"
-        f" each is linearly resampled to {p['beat_samples']} samples.",
+        "Intervals from peak to peak and the two partial ones at the ends tile the window, at most"
+        f" {p['max_beats']}; each is linearly resampled to {p['beat_samples']} samples.",
     ]
     numbered = "\n".join(f"{k}. {step}" for k, step in enumerate(steps, start=1))
     return f"{numbered}\n\nHash of all fields: `{facts['preprocess_hash']}`."
@@ -204,9 +218,13 @@ def data_words(config: ConfigDict, run: Path) -> str:
     try:
         metadata = read_metadata(config.data.dir or run / "data")
     except InputError:
-        return "The data set of the training run is not at hand any more; the checkpoint does not hold its description."
+        return (
+            "The data set of the training run is not at hand any more; the checkpoint does not"
+            " hold its description."
+        )
     splits = [
-        f"{name}: {split['examples']:,} windows of {split['patients']:,} patients, {split['beats']:,} intervals"
+        f"{name}: {split['examples']:,} windows of {split['patients']:,} patients,"
+        f" {split['beats']:,} intervals"
         for name, split in metadata["splits"].items()
     ]
     lines = "\n".join(f"- {line}" for line in splits)
@@ -215,7 +233,10 @@ def data_words(config: ConfigDict, run: Path) -> str:
         if metadata["corpus"] == "synthetic"
         else ""
     )
-    return f"Corpus `{metadata['corpus']}`{made_up}; splits by patient ({metadata['split_rule']}):\n\n{lines}"
+    return (
+        f"Corpus `{metadata['corpus']}`{made_up}; splits by patient"
+        f" ({metadata['split_rule']}):\n\n{lines}"
+    )
 
 
 def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
@@ -223,14 +244,15 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
     g, m, loss, o = config.geometry, config.model, config.loss, config.optim
     matrix = g.matrix if isinstance(g.matrix, str) else "own"
     rows = {
-        "views": f"{g.num_visible} visible leads a record and step, {matrix} geometry, eps {g.eps:g}"
-        + (", learnable" if g.learnable else ""),
-        "loss": f"hidden leads {loss.lambda_ecg:g}, heart vector {loss.lambda_vcg:g}, dynamics {loss.lambda_temp:g},"
-        f" rhythm {loss.lambda_rhythm:g}, anchor beat {loss.lambda_base:g}; {loss.reduction} over elements",
-        "encoder": f"stem {m.stem_features}, stages {list(m.stage_features)}, blocks {list(m.stage_blocks)}, kernel"
-        f" {m.encoder_width}, {m.norm} norm, dropout {m.dropout:g}",
-        "optimiser": f"AdamW, learning rate {o.learning_rate:g} ({o.schedule}, warm-up {o.warmup_steps}), weight decay"
-        f" {o.weight_decay:g}, clip {o.clip_norm:g}",
+        "views": f"{g.num_visible} visible leads a record and step, {matrix} geometry, eps"
+        f" {g.eps:g}" + (", learnable" if g.learnable else ""),
+        "loss": f"hidden leads {loss.lambda_ecg:g}, heart vector {loss.lambda_vcg:g}, dynamics"
+        f" {loss.lambda_temp:g}, rhythm {loss.lambda_rhythm:g}, anchor beat {loss.lambda_base:g};"
+        f" {loss.reduction} over elements",
+        "encoder": f"stem {m.stem_features}, stages {list(m.stage_features)}, blocks"
+        f" {list(m.stage_blocks)}, kernel {m.encoder_width}, {m.norm} norm, dropout {m.dropout:g}",
+        "optimiser": f"AdamW, learning rate {o.learning_rate:g} ({o.schedule}, warm-up"
+        f" {o.warmup_steps}), weight decay {o.weight_decay:g}, clip {o.clip_norm:g}",
         "batch": f"{config.data.batch_size} records",
         "steps": f"{config.train.steps:,} planned, checkpoint {facts['checkpoint']}"
         + (
@@ -245,12 +267,13 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         "seed": config.seed,
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    text = f"Self-supervised: hidden leads are predicted from visible ones, no label is used.\n\n| | |\n|---|---|\n{table}"
-    validation = [row for row in read_metrics(run) if row["kind"] == "validation"]
-    if validation:
-        best = min(validation, key=lambda row: row["loss"])
+    text = (
+        "Self-supervised: hidden leads are predicted from visible ones, no label is used."
+        f"\n\n| | |\n|---|---|\n{table}"
+    )
+    if best := lowest_validation(run):
         text += (
-            f"\n\nBest validation at step {best['step']:,}: loss {best['loss']:.4g}, R2 of hidden leads"
-            f" {best['ecg_r2']:.3f}, of the heart vector {best['vcg_r2']:.3f}."
+            f"\n\nBest validation at step {best['step']:,}: loss {best['loss']:.4g}, R2 of hidden"
+            f" leads {best['ecg_r2']:.3f}, of the heart vector {best['vcg_r2']:.3f}."
         )
     return text

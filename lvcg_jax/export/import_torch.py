@@ -63,7 +63,8 @@ class Tensors:
         value = self._left.pop(name).astype(np.float32)
         if not np.isfinite(value).all():
             raise InputError(
-                f"{self._path}: tensor '{name}' holds numbers that are not finite: the run has diverged"
+                f"{self._path}: tensor '{name}' holds numbers that are not finite: the run"
+                " has diverged"
             )
         return value
 
@@ -228,7 +229,8 @@ def state_tensors(content, path: Path) -> tuple[dict[str, np.ndarray], int]:
     }
     if not tensors:
         raise InputError(
-            f"{path} holds no model_state_dict with tensors: give final.pt or checkpoint_*.pt of a run"
+            f"{path} holds no model_state_dict with tensors: give final.pt or"
+            " checkpoint_*.pt of a run"
         )
     step = content.get("global_step", 0)
     return tensors, step if isinstance(step, int) and 0 <= step < 2**31 else 0
@@ -268,7 +270,10 @@ def check_same_shapes(found, wanted, path: Path) -> None:
     have, want = (dict(_leaves(tree)) for tree in (found, wanted))
     for name in sorted(have.keys() | want.keys()):
         if have.get(name) != want.get(name):
-            text = f"'{name}' has shape {have.get(name, 'absent')}, the model wants {want.get(name, 'absent')}"
+            text = (
+                f"'{name}' has shape {have.get(name, 'absent')}, the model wants"
+                f" {want.get(name, 'absent')}"
+            )
             raise InputError(f"{path} does not fit the published architecture: {text}")
 
 
@@ -288,11 +293,13 @@ def main(argv: list[str] | None = None) -> int:
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(state.params))
     model = config.model
     print(
-        f"{size:,} parameters (token {model.token_dim}, state {model.state_dim}), step {int(state.step)}: {args.out}"
+        f"{size:,} parameters (token {model.token_dim}, state {model.state_dim}), step"
+        f" {int(state.step)}: {args.out}"
     )
     if others:
         print(
-            f"not understood and left out: {', '.join(others[:10])}{' ...' if len(others) > 10 else ''}"
+            "not understood and left out:"
+            f" {', '.join(others[:10])}{' ...' if len(others) > 10 else ''}"
         )
     return 0
 

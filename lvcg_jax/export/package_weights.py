@@ -3,10 +3,9 @@ installed.
 
     lvcg package_weights --checkpoint=RUN --name=best --scores=RUN/eval/results-RUN.json
 
-Writes NAME.safetensors, NAME.json and the model card NAME.md beside the code, see weights.py, and
-says how much half precision moves the embeddings of a few synthetic records. --scores is what
-lvcg_jax.studies.results or lvcg_jax.probe --out wrote for this checkpoint, before or after it was
-packaged.
+Writes NAME.safetensors, NAME.json and the model card NAME.md beside the code, see runs/weights.py,
+and says how much half precision moves the embeddings of a few synthetic records. --scores is what
+lvcg results, or lvcg probe --out, wrote for this checkpoint, before or after it was packaged.
 """
 
 import hashlib
@@ -36,8 +35,8 @@ from lvcg_jax.export.card import LICENCES, data_words, licence_words, training_w
 from lvcg_jax.reconstruct.one_record import typical_sizes
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.runs import weights
+from lvcg_jax.runs.history import describe_run
 from lvcg_jax.runs.weights import weights_hash
-from lvcg_jax.studies.results import describe_run
 from lvcg_jax.text.documents import read_probe
 from lvcg_jax.text.tables import auroc_row, fractions_of, gain_row, markdown_table, percent
 
@@ -73,11 +72,11 @@ def train_command(config: ConfigDict, name: str) -> str:
     for field, value in flatten(config).items():
         if field not in FREE_FIELDS and value != usual.get(field):
             flags.append(shlex.quote(f"--config.{field}={as_tuples(value)}"))
-    return " ".join(["python -m lvcg_jax.train", *flags])
+    return " ".join(["lvcg train", *flags])
 
 
 def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
-    """Names of the corpora that the run was trained on, as given or as its data set says."""
+    """Names of the corpora that the run was trained on: as given, or as its data set says."""
     if given is None:
         try:
             given = ",".join(
@@ -144,7 +143,8 @@ def scores_words(path: Path | None, hashes: Sequence[str]) -> str:
         for name in controls
     ]
     lines = [
-        f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of {results[0]['seeds']} label"
+        f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of"
+        f" {results[0]['seeds']} label"
         f" subsets [95% bootstrap over patients], by share of the training labels.{held}",
         "",
         *markdown_table(["task", "features", *head], scores),
@@ -166,13 +166,15 @@ def compare(one: LVCG, two: LVCG) -> str:
     cosine = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
     spread = float(np.abs(a - b).max() / a.std(0).mean())
     return (
-        f"Half precision against the run's own weights, on embeddings of {RECORDS} synthetic records: cosine within"
-        f" {1 - cosine.min():.1g} of 1, largest difference {spread:.2g} of the mean spread of a number over them."
+        f"Half precision against the run's own weights, on embeddings of {RECORDS} synthetic"
+        f" records: cosine within {1 - cosine.min():.1g} of 1, largest difference {spread:.2g} of"
+        " the mean spread of a number over them."
     )
 
 
 def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> str:
-    """Makes the three files; returns what there is to say of them."""
+    """Makes the three files; returns a report of them."""
+    # the weights in half precision, compared with the run's own
     trained = LVCG.load(run)
     known = corpora_of(trained.config, run, corpora)
     config = portable_config(trained.config)
@@ -183,6 +185,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     score_text = scores_words(
         scores, [weights_hash(trained.variables), weights_hash(half.variables)]
     )
+    # what NAME.json and the card say
     facts = {
         "format": weights.FORMAT,
         "name": name,
@@ -206,6 +209,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
         "Training": training_words(facts, config, run)
         + (f"\n\n```bash\n{command}\n```" if command else ""),
     }
+    # written, and read back as a user will
     weights.PACKAGED.mkdir(parents=True, exist_ok=True)
     text = json.dumps(facts, indent=1) + "\n"
     files = {
@@ -218,7 +222,8 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     again = LVCG.load(name)
     if again.checkpoint != half.checkpoint:
         raise InputError(
-            f"{weights.PACKAGED / name}.safetensors reads as {again.checkpoint}, not as {half.checkpoint}"
+            f"{weights.PACKAGED / name}.safetensors reads as {again.checkpoint}, not as"
+            f" {half.checkpoint}"
         )
     sizes = f"{len(data) / 1e6:.2f} MB, {facts['parameters']:,} parameters"
     return (
@@ -234,14 +239,14 @@ def main(argv: list[str] | None = None) -> int:
         required=True,
         type=Path,
         metavar="RUN",
-        help="run directory of lvcg_jax.train",
+        help="run directory of lvcg train",
     )
     add("--name", required=True, help="what the weights are called, e.g. best")
     add(
         "--scores",
         type=Path,
         metavar="FILE",
-        help="JSON of lvcg_jax.studies.results or of lvcg_jax.probe --out, for the card",
+        help="JSON of lvcg results, or of lvcg probe --out, for the card",
     )
     add(
         "--corpora",

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 
 LARGEST_BYTES = 2**33  # of all tensors of a file
 _STORAGE_TYPES = {
@@ -99,7 +100,7 @@ def read_torch_file(path: str | Path) -> Any:
         with zipfile.ZipFile(path) as file:
             return _read_zip(file)
     except Exception as error:  # a pickle, and a zip, can be wrong in any way
-        what = str(error).splitlines()[0][:150] if str(error) else type(error).__name__
+        what = first_line(error)[:150]
         raise InputError(f"{path} was refused: {what}; nothing of it was run") from None
 
 
@@ -128,13 +129,13 @@ def _read_with_torch(path: Path) -> Any:
         import torch
     except ImportError:
         raise InputError(
-            f"{path} is not in the zip format of torch.save: save it again with PyTorch 1.6 or newer, or let PyTorch"
-            " read it here (pip install 'lvcg-jax[torch]')"
+            f"{path} is not in the zip format of torch.save: save it again with PyTorch 1.6 or"
+            " newer, or let PyTorch read it here (pip install 'lvcg-jax[torch]')"
         ) from None
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        what = str(error).splitlines()[0][:150] if str(error) else type(error).__name__
+        what = first_line(error)[:150]
         raise InputError(f"{path} was refused by PyTorch's tensors-only reader: {what}") from None
     return _as_numpy(content)
 

@@ -5,15 +5,17 @@ Every model is probed on the same rows with the same label subsets, and reported
 (mean over seeds) with a 95% bootstrap interval over patients, and as F1 at thresholds chosen on the
 validation split. Protocols:
 
-ridge     features standardised on the training subset, L2-regularised logistic regression for all classes at once,
-          strength chosen by validation macro AUROC. Each named part of an embedding weighs 1 or 0.3, also chosen by
-          validation: where positives are few, a large part that says little about the task would drown the others.
-          Deterministic: a seed only redraws the label subset.
-paper     one linear layer, Adam 1e-3, batches of 256, stopping after 5 epochs without a better validation macro AUROC
-          (at most 200). The layer starts at zero, the seed also shuffles the batches. Features are standardised, which
-          the paper leaves open: on raw features of small scale this rate ends far from the optimum.
+ridge     features standardised on the training subset, L2-regularised logistic regression for all
+          classes at once, strength chosen by validation macro AUROC. Each named part of an
+          embedding weighs 1 or 0.3, also chosen by validation: where positives are few, a large
+          part that says little about the task would drown the others. Deterministic: a seed only
+          redraws the label subset.
+paper     one linear layer, Adam 1e-3, batches of 256, stopping after 5 epochs without a better
+          validation macro AUROC (at most 200). The layer starts at zero, the seed also shuffles the
+          batches. Features are standardised, which the paper leaves open: on raw features of small
+          scale this rate ends far from the optimum.
 release   the same on raw features with at most 50 epochs, as the authors' published code does it.
-finetune  not frozen: the ridge head first, then the encoder with it (see lvcg_jax/finetune.py).
+finetune  not frozen: the ridge head first, then the encoder with it (see probe/finetune.py).
 
     lvcg probe --embeddings=emb.npz --control=random=random.npz --control=median_beat=beat.npz
     lvcg probe --embeddings=emb.npz --labels=labels.csv --task=sepsis --predictions=scores.csv
@@ -27,31 +29,14 @@ import argparse
 import json
 from pathlib import Path
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, natural_int, positive_float, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from lvcg_jax.embed.table import align_features, load_table
-from lvcg_jax.probe.labels import Task, ensure_splits, join_labels, task_of
+from lvcg_jax.probe.labels import ensure_splits, join_labels, task_of
 from lvcg_jax.probe.study import PROTOCOLS, Predictions, evaluate, linear_fits, part_features
+from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.tables import format_results
-
-
-def named_path(text: str, default: str | None = None) -> tuple[str, str]:
-    """'NAME=PATH', or with a default name 'PATH', as name and path."""
-    name, equals, path = text.partition("=")
-    if equals and not Path(text).exists():
-        return name, path
-    if default is None:
-        raise InputError(f"--control={text}: write --control=NAME=FILE")
-    return default, text
-
-
-def parse_fractions(text: str) -> list[float]:
-    """'0.01,1' -> [0.01, 1.0]."""
-    try:
-        return [float(fraction) for fraction in text.split(",")]
-    except ValueError:
-        raise InputError(f"--fractions={text}: give numbers such as 0.01,0.1,1") from None
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -72,42 +57,35 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--labels",
         metavar="CSV",
-        help="record_id (or patient_id), [split], a column a task: instead of the file's own",
+        help="labels instead of the file's own: record_id (or patient_id), a column for each task,"
+        " and split if wanted",
     )
-    add("--task", default="all", help="label tasks, comma-separated, or all (default)")
-    add(
-        "--fractions",
-        default="0.01,0.1,1",
-        help="fractions of the training labels (default 0.01,0.1,1)",
-    )
-    add("--seeds", type=int, default=3, help="label subsets drawn for each fraction (default 3)")
+    add_shared(parser, "task", "fractions", "seeds", "resamples")
     add("--protocol", default="ridge", choices=PROTOCOLS, help="see above (default ridge)")
     add("--parts", action="store_true", help="also probe each part of the embedding alone")
     add("--per_class", action="store_true", help="print AUROC and F1 of every class too")
-    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--out", metavar="FILE", help="write everything, classes included, as JSON")
     add(
         "--predictions",
         metavar="CSV",
         help="write test probabilities by record (first model, most labels, seed 0)",
     )
-    add(
-        "--checkpoint",
-        metavar="RUN",
-        help="finetune: run directory (or packaged weights) to start from",
+    tuning = parser.add_argument_group("finetune")
+    tuning.add_argument(
+        "--checkpoint", metavar="RUN", help="run directory (or packaged weights) to start from"
     )
-    add("--data", metavar="SHARDS", help="finetune: shards of data_prep.build")
-    add(
+    tuning.add_argument("--data", metavar="SHARDS", help="shards of lvcg build")
+    tuning.add_argument(
         "--epochs",
-        type=int,
+        type=natural_int,
         default=10,
-        help="finetune: passes over the training rows at most (default 10)",
+        help="passes over the training rows at most (default 10)",
     )
-    add(
+    tuning.add_argument(
         "--learning_rate",
-        type=float,
+        type=positive_float,
         default=1e-4,
-        help="finetune: rate of the encoder (default 1e-4), head tenfold",
+        help="rate of the encoder (default 1e-4), head tenfold",
     )
     args = parser.parse_args(argv)
     given = {"embeddings": args.embeddings, "checkpoint": args.checkpoint, "data": args.data}
@@ -117,16 +95,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         raise InputError(
             f"--protocol={args.protocol} takes {flags}, and of these three flags no other"
         )
-    args.fractions = parse_fractions(args.fractions)
-    if args.epochs < 0 or args.resamples < 1 or not args.learning_rate > 0:
-        raise InputError(
-            "--epochs must be 0 or more, --resamples 1 or more and --learning_rate above 0"
-        )
     return args
 
 
 def main(argv: list[str] | None = None) -> None:
     args = _parse(argv)
+    # the table to be judged, and the features of all models in its row order
     embedder = None
     if args.protocol == "finetune":
         from lvcg_jax.embed.dataset import embed_dataset
@@ -137,14 +111,14 @@ def main(argv: list[str] | None = None) -> None:
         embedder = LVCG.load(args.checkpoint)
         table = embed_dataset(embedder, args.data)
     else:
-        name, path = named_path(args.embeddings, "embedding")
+        name, path = named_path("--embeddings", args.embeddings, "embedding")
         table = load_table(path)
     features, parts = {name: table.embedding}, {name: table.part_sizes}
     checkpoints = {name: table.metadata.get("checkpoint", "")}
     if args.parts:
         features |= part_features(table, name)
     for control in args.control:
-        control_name, control_path = named_path(control)
+        control_name, control_path = named_path("--control", control)
         if control_name in features:
             raise InputError(
                 f"--control={control}: the name '{control_name}' is taken; give another"
@@ -153,6 +127,7 @@ def main(argv: list[str] | None = None) -> None:
         features[control_name] = align_features(table, other, control_name)
         parts[control_name] = other.part_sizes
         checkpoints[control_name] = other.metadata.get("checkpoint", "")
+    # labels and splits
     notes = []
     if args.labels:
         table, notes = join_labels(table, args.labels)
@@ -163,9 +138,10 @@ def main(argv: list[str] | None = None) -> None:
             f"{path}: no record carries labels, so there is nothing to probe; give --labels=CSV"
         )
     options = {"seeds": args.seeds, "resamples": args.resamples, "progress": True}
+    options |= {"protocol": args.protocol}
     predictions, results = Predictions(), []
     for task in progress_bar(tasks, unit="task", leave=False):
-        found: Task = task_of(table, task)
+        found = task_of(table, task)
         linear = "ridge" if embedder else args.protocol
         chosen = {n: x[found.rows] for n, x in features.items()}
         fits = linear_fits(chosen, len(found.rows), linear, parts=parts)
@@ -177,9 +153,7 @@ def main(argv: list[str] | None = None) -> None:
         columns = (found.labels, found.patients, found.splits, args.fractions)
         hear = predictions.listener(task, next(iter(fits)), max(args.fractions))
         names = {"class_names": found.classes, "records": found.records}
-        result = evaluate(
-            fits, *columns, protocol=args.protocol, on_scores=hear, **names, **options
-        )
+        result = evaluate(fits, *columns, on_scores=hear, **names, **options)
         result["notes"] = [*notes, *more, *result["notes"]]
         results.append({"task": task} | result)
     if args.predictions:

@@ -183,8 +183,9 @@ def draw_embedding(
             f"an embedding map needs [rows, features] and a label per row, got {embedding.shape}, {len(labels)}"
         )
     spread = embedding.std(0)
-    pca = fit_pca(embedding / np.where(spread > 1e-9, spread, 1.0), 2)
-    points = pca.project(embedding / np.where(spread > 1e-9, spread, 1.0))
+    scaled = embedding / np.where(spread > 1e-9, spread, 1.0)
+    pca = fit_pca(scaled, 2)
+    points = pca.transform(scaled)
     if points.shape[1] < 2:
         raise InputError(
             "these embeddings vary along less than two directions; there is no map to draw"
@@ -216,7 +217,7 @@ def draw_embedding(
     if len(rest):
         axes.scatter([], [], s=30, color=PALE, label=f"{len(rest)} others ({other.sum()})")
     _clean(axes)
-    share = 100 * pca.variance / pca.total_variance
+    share = 100 * pca.explained_variance_ratio_
     axes.set_xlabel(f"principal component 1 ({share[0]:.0f}% of variance)", fontsize=9)
     axes.set_ylabel(f"principal component 2 ({share[1]:.0f}% of variance)", fontsize=9)
     legend = {"frameon": False, "fontsize": 9, "loc": "center left", "bbox_to_anchor": (1.0, 0.5)}

@@ -3,8 +3,8 @@ together.
 
 Head: protocol `ridge` on the stored embeddings, which are exactly what the frozen model computes.
 Then AdamW on the binary cross-entropy of all classes, with the encoder at a tenth of the head's
-rate and gradients clipped to norm 1; an epoch is one pass over the labelled rows, but ten steps at
-least. The epoch with the best validation macro AUROC is kept, epoch 0 (the head alone) included;
+rate and gradients clipped to norm 1; an epoch is one pass over the labelled rows, and at least ten
+steps. The epoch with the best validation macro AUROC is kept, epoch 0 (the head alone) included;
 three epochs without a better one end it.
 
 The model runs as it does when it embeds: all leads of a record visible, no dropout, and batch norm
@@ -68,7 +68,7 @@ class AllSplits:
 
 @cache
 def make_optimizer(learning_rate: float) -> optax.GradientTransformation:
-    """AdamW for {'backbone', 'head'}, each at its own rate; cached, so that jit knows it again."""
+    """AdamW for {'backbone', 'head'}, each at its own rate; cached, so that jit compiles once."""
     rates = {"backbone": learning_rate, "head": HEAD_FACTOR * learning_rate}
     parts = {
         name: optax.adamw(rate, weight_decay=WEIGHT_DECAY, mask=decay_mask)
@@ -109,7 +109,7 @@ _logits = jax.jit(logits, static_argnames=("model", "max_beats"))
 
 
 class FineTune:
-    """A fit for evaluate.py that tunes a model on the rows of a task; `rows` [m] are their numbers
+    """A fit (see study.py) that tunes a model on the rows of a task; `rows` [m] are their numbers
     in the table."""
 
     seeded = True
@@ -129,6 +129,7 @@ class FineTune:
             raise ValueError(f"the table does not hold every window of {data}, in its order")
         self._make, self._max_beats = BatchMaker(shards, 1, 1, [0], True), embedder.max_beats
         self._model, self._rows, self._features = embedder.model, rows, table.embedding[rows]
+        self._parts = table.part_sizes
         params, stats = embedder.variables["params"], embedder.variables["batch_stats"]
         self._backbone = {name: params[name] for name in TUNED if name in params}
         self._fixed = {
@@ -145,9 +146,10 @@ class FineTune:
     def tune(self, rows, y, val, y_val, seed: int) -> tuple[dict, dict, int]:
         """The parameters with the best validation macro AUROC, what is fixed beside them, and their
         epoch."""
-        head, _ = fit_ridge(self._features[rows], y, self._features[val], y_val, seed, STRENGTHS)
+        x, parts = self._features, self._parts
+        head, _ = fit_ridge(x[rows], y, x[val], y_val, seed, STRENGTHS, parts)
         params, fixed = self.start(head)
-        kept, best, kept_epoch = params, auroc.macro_auroc(y_val, head(self._features[val]))[0], 0
+        kept, best, kept_epoch = params, auroc.macro_auroc(y_val, head(x[val]))[0], 0
         opt_state, rng = self._tx.init(params), np.random.default_rng(seed)
         steps = max(-(-len(rows) // BATCH_SIZE), MIN_STEPS)
         with progress_bar(
@@ -193,7 +195,7 @@ class FineTune:
 
     def scores(self, params, fixed, rows: np.ndarray) -> np.ndarray:
         """Logits [m,c] of rows of the task."""
-        # fetched at the end, so that reading the next batch goes on beside the computation
+        # fetched at the end, so that the next batch is read during the computation
         found = []
         for start in range(0, len(rows), BATCH_SIZE):
             chosen = rows[start : start + BATCH_SIZE]

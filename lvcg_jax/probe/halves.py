@@ -15,10 +15,12 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import fold_of
 from lvcg_jax.embed.table import Table
+from lvcg_jax.probe.labels import NothingToScore
 from lvcg_jax.probe.study import probe_task
 from lvcg_jax.text.tables import cells_of
 
 SPLITS = ("train", "validation")  # all that is read
+WORDS = {"train": "train split", "validation": "choosing half", "test": "judging half"}
 
 
 def half_of(patient_id: str) -> int:
@@ -34,12 +36,6 @@ def judged_by(table: Table, half: int) -> Table:
     )
 
 
-def in_halves(note: str) -> str:
-    """A note of the probe in the words of this module."""
-    note = note.replace("validation and test splits", "choosing and judging halves")
-    return note.replace("validation split", "choosing half").replace("test split", "judging half")
-
-
 def score_table(
     table: Table, tasks: Sequence[str], fractions: Sequence[float], seeds: int, resamples: int
 ) -> dict:
@@ -48,23 +44,24 @@ def score_table(
     foreign = sorted(set(table.split.tolist()) - set(SPLITS))
     if foreign:
         raise InputError(
-            f"a search looks at {' and '.join(SPLITS)} only, and this table has rows of {foreign[0]}"
+            f"a search looks at {' and '.join(SPLITS)} only, and this table has rows of"
+            f" {foreign[0]}"
         )
     if not np.isfinite(table.embedding).all():
         raise InputError(
             f"{int((~np.isfinite(table.embedding)).any(1).sum())} embeddings are not finite"
         )
     cells, notes = [], []
-    parts = {"": table.part_sizes}
-    options = {"fractions": fractions, "seeds": seeds, "resamples": resamples, "parts": parts}
+    options = {"fractions": fractions, "seeds": seeds, "resamples": resamples}
+    options |= {"parts": {"": table.part_sizes}, "split_words": WORDS}
     for task in tasks:
         try:
             halves = [
                 probe_task({"": table.embedding}, judged_by(table, half), task, **options)
                 for half in (0, 1)
             ]
-        except InputError as error:  # too few labels to learn or to judge: of every candidate alike
-            notes.append(f"{task}: not scored, {in_halves(str(error))}")
+        except NothingToScore as error:  # the same for every candidate
+            notes.append(f"{task}: not scored, {error}")
             continue
         one, other = (cells_of(result, "") for result in halves)
         for fraction in sorted(one.keys() & other.keys()):
@@ -77,9 +74,9 @@ def score_table(
             )
         for half, result in enumerate(halves):
             notes += [
-                f"{task}, judged by half {half}: {in_halves(note)}"
+                f"{task}, judged by half {half}: {note}"
                 for note in result["notes"]
-                if "F1" not in note
+                if note not in result["f1_notes"]
             ]
     if not cells:
         raise InputError(f"no task can be scored on halves of the validation split; {notes[0]}")

@@ -7,7 +7,7 @@ Labels come with the embeddings, or from a user's CSV (`join_labels`). Axis lett
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,16 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import split_of_patient
 from data_prep.base.words import SPLITS, list_some
+from data_prep.dataset.shards import read_metadata
 from data_prep.formats.tables import ID_COLUMNS, read_csv, split_classes
 from lvcg_jax.embed.table import Table
 
 NO_SPLIT = ("", "None")  # how a row without a split is stored
+TASK_ORDER = ("super", "sub", "form", "rhythm", "diagnosis")  # other tasks follow by name
+
+
+class NothingToScore(InputError):
+    """The labels of a task are too few, or too much alike, to learn from or to judge by."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +47,17 @@ def task_of(table: Table, name: str) -> Task:
     classes = table.tasks.get(name)
     if classes is None:
         raise InputError(
-            f"no record is labelled for task '{name}'; the file has {', '.join(table.tasks) or 'no task'}"
+            f"no record is labelled for task '{name}'; the file has"
+            f" {', '.join(table.tasks) or 'no task'}"
         )
     if not classes:
-        raise InputError(f"task '{name}' has no class: every labelled record has an empty list")
+        raise NothingToScore(f"task '{name}' has no class: every labelled record has an empty list")
     keys = table.keys
     rows = np.array(
         [i for i in sorted(range(len(keys)), key=keys.__getitem__) if name in table.labels[i]]
     )
+    if not len(rows):
+        raise NothingToScore(f"no record of this table is labelled for task '{name}'")
     labels = np.array([[c in table.labels[i][name] for c in classes] for i in rows])
     return Task(
         name,
@@ -61,13 +70,23 @@ def task_of(table: Table, name: str) -> Task:
     )
 
 
-def choose_tasks(text: str, there: Sequence[str], data: str | Path) -> list[str]:
+def in_order(tasks: Iterable[str]) -> list[str]:
+    """Tasks in the order of the usual tables, then the others by name."""
+    place = {task: i for i, task in enumerate(TASK_ORDER)}
+    return sorted(tasks, key=lambda task: (place.get(task, len(place)), task))
+
+
+def choose_tasks(text: str, data: str | Path) -> list[str]:
     """The tasks of a flag ('all', or names with commas between), if the data set has them."""
-    tasks = list(there) if text == "all" else text.split(",")
+    there = in_order(read_metadata(data)["tasks"])
+    if not there:
+        raise InputError(
+            f"{data}: no task in this data set, so there is nothing to probe; build it with labels"
+        )
+    tasks = there if text == "all" else text.split(",")
     wrong = [task for task in tasks if task not in there]
-    if wrong or not tasks:
-        named = f"no task {', '.join(wrong)} in {data}" if wrong else f"{data} has no labels"
-        raise InputError(f"{named}; tasks there: {', '.join(there) or 'none'}")
+    if wrong:
+        raise InputError(f"no task {', '.join(wrong)} in {data}; tasks there: {', '.join(there)}")
     return tasks
 
 
@@ -97,7 +116,8 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
     unknown, unnamed = sorted(found.keys() - set(mine)), sorted(set(mine) - found.keys())
     if len(unknown) == len(found):
         raise InputError(
-            f"{path}: no {key} of it is in the embeddings: {list_some(unknown)}, not {list_some(unnamed)}"
+            f"{path}: no {key} of it is in the embeddings: {list_some(unknown)}, not"
+            f" {list_some(unnamed)}"
         )
     tasks = [name for name in lines[0] if name not in ID_COLUMNS]
     if not tasks and "split" not in lines[0]:
@@ -130,8 +150,8 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
 
 
 def ensure_splits(table: Table) -> tuple[Table, list[str]]:
-    """The table with a split for every row where none has one: 80/10/10 by a hash of the patient;
-    and a note on it."""
+    """The table with splits where no row has one (80/10/10 by a hash of the patient), and a note
+    on that."""
     if not np.isin(table.split, NO_SPLIT).all():
         return table, []
     split = np.array([split_of_patient(str(patient)) for patient in table.patient_id])
@@ -150,24 +170,26 @@ def label_subsets(
     tiny subset may exceed its fraction). Depends on patient ids, labels and seed only: the same for
     every model, row and column order.
     """
+    # rows of each class that each patient has; the last column counts rows without any class
     patients, index = np.unique(np.asarray(groups).astype(str), return_inverse=True)
-    # last: rows without a class
     columns = np.concatenate([labels, ~labels.any(1, keepdims=True)], 1).astype(np.int64)
     counts = np.zeros((len(patients), columns.shape[1]), np.int64)
     np.add.at(counts, index, columns)
     rows = np.bincount(index)
+    # the seed puts the patients in an order; classes are served by rarity
     digests = [hashlib.sha256(f"{seed}/{patient}".encode()).digest() for patient in patients]
-    # patients in drawn order
     lottery = np.array(sorted(range(len(patients)), key=digests.__getitem__))
     members = [lottery[counts[lottery, c] > 0] for c in range(counts.shape[1])]
     there = [c for c in range(counts.shape[1]) if len(members[c])]
     by_rarity = sorted(there, key=lambda c: (len(members[c]), *members[c]))
+    # From the largest fraction down, each subset is drawn from the one before: for each class its
+    # share of positives (the first one even if the subset grows too large), then whoever is next.
     pool, subsets = np.ones(len(patients), bool), {}
     for fraction in sorted(set(fractions), reverse=True):
         if fraction < 1:
             goal, size = fraction * len(index), 0
             chosen, have = np.zeros(len(patients), bool), np.zeros(counts.shape[1])
-            for c in [*by_rarity, None]:  # rarest class first; None fills up with whoever is next
+            for c in [*by_rarity, None]:  # None: whoever is next
                 for p in lottery if c is None else members[c]:
                     enough = (
                         size + rows[p] > goal + 0.5

@@ -22,7 +22,7 @@ from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.data.packing import without_samples
 from lvcg_jax.data.windows import dataset_windows
 from lvcg_jax.embed.table import Table, save_table, window_table
-from lvcg_jax.stats.scaling import Pca, fit_pca
+from lvcg_jax.stats.scaling import fit_pca
 
 RR_STATISTICS = ("mean", "std", "min", "max", "cv", "rmssd", "number")
 
@@ -77,15 +77,16 @@ def raw_features(
 
 def median_beat_features(
     beats: np.ndarray, rr: np.ndarray, is_train: np.ndarray, components: int = 256
-) -> tuple[np.ndarray, Pca]:
-    """Control features float32 [m,k+7] and the PCA, which is fitted on the training rows only."""
+) -> np.ndarray:
+    """Control features float32 [m,k+7]; the PCA is fitted on the training rows only."""
     is_train = np.asarray(is_train, bool)
     if not len(beats) == len(rr) == len(is_train):
         raise InputError(
-            f"beats, R-R statistics and rows differ in number: {len(beats)}, {len(rr)}, {len(is_train)}"
+            f"beats, R-R statistics and rows differ in number: {len(beats)}, {len(rr)},"
+            f" {len(is_train)}"
         )
-    pca = fit_pca(beats[is_train], components)
-    return np.concatenate([pca.project(beats), rr.astype(np.float32)], axis=1), pca
+    scores = fit_pca(beats[is_train], components).transform(beats)
+    return np.concatenate([scores, rr], axis=1, dtype=np.float32)
 
 
 def median_beat_table(
@@ -105,15 +106,14 @@ def median_beat_table(
             yield window
 
     beats, rr = raw_features(noted(), metadata["preprocess"]["rate"])
-    features, pca = median_beat_features(
-        beats, rr, np.array([row["split"] == "train" for row in rows])
-    )
+    is_train = np.array([row["split"] == "train" for row in rows])
+    features = median_beat_features(beats, rr, is_train)
     facts = {
         "checkpoint": "median beat, no learning",
         "preprocess_hash": metadata["preprocess_hash"],
         "tasks": json.dumps(metadata["tasks"]),
     }
-    parts = {"median_beat": pca.axes.shape[1], "rr": rr.shape[1]}
+    parts = {"median_beat": features.shape[1] - rr.shape[1], "rr": rr.shape[1]}
     if sizes:
         features = np.concatenate([features, [log_sizes(row) for row in rows]], axis=1)
         parts["sizes"] = len(LEADS)
@@ -133,7 +133,8 @@ def main(argv: list[str] | None = None) -> int:
     table = median_beat_table(args.data, sizes=args.sizes)
     save_table(args.out, table)
     print(
-        f"median-beat features of {len(table.record_id)} records, {table.embedding.shape[1]} numbers each: {args.out}"
+        f"median-beat features of {len(table.record_id)} records, {table.embedding.shape[1]}"
+        f" numbers each: {args.out}"
     )
     return 0
 

@@ -21,8 +21,7 @@ from data_prep.base.progress import progress_bar
 from data_prep.base.words import SPLITS, list_some
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe import linear
-from lvcg_jax.probe.labels import label_subsets, task_of
-from lvcg_jax.stats import bootstrap
+from lvcg_jax.probe.labels import NothingToScore, label_subsets, task_of
 from lvcg_jax.stats.auroc import (
     auroc,
     best_f1_threshold,
@@ -32,14 +31,16 @@ from lvcg_jax.stats.auroc import (
     f1_score,
     macro_of_resamples,
 )
+from lvcg_jax.stats.bootstrap import PatientBootstrap, interval
 
 LINEAR_PROTOCOLS = ("ridge", *linear.ADAM_SETTINGS)
 PROTOCOLS = (*LINEAR_PROTOCOLS, "finetune")
+SPLIT_WORDS = {split: f"{split} split" for split in SPLITS}  # what notes call each split
 Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are averaged in the result
 
 
 class LinearFit:
-    """A linear classifier on stored features [m,d]; see evaluate.py."""
+    """A linear classifier on stored features [m,d]; see above."""
 
     def __init__(
         self,
@@ -75,7 +76,8 @@ def linear_fits(
     model's parts."""
     if protocol not in LINEAR_PROTOCOLS:
         raise InputError(
-            f"unknown protocol '{protocol}' for stored features; choose {', '.join(LINEAR_PROTOCOLS)}"
+            f"unknown protocol '{protocol}' for stored features; choose"
+            f" {', '.join(LINEAR_PROTOCOLS)}"
         )
     if not features_by_model:
         raise InputError("a probe needs the features of one model at least")
@@ -125,7 +127,8 @@ def probe(
     )
     if len({len(labels), len(groups), len(splits)}) > 1:
         raise InputError(
-            f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits do not match"
+            f"{len(labels)} rows of labels, {len(groups)} patients and {len(splits)} splits"
+            " do not match"
         )
     names = [f"class_{c}" for c in range(labels.shape[1])] if class_names is None else class_names
     fits = linear_fits(features_by_model, len(labels), protocol, strengths, parts)
@@ -157,7 +160,7 @@ class Predictions:
         self._columns: list[str] = []
 
     def listener(self, task: str, model: str, fraction: float) -> Callable:
-        """Keeps what `evaluate` tells of that model and fraction."""
+        """A function for `evaluate` that keeps the scores of this model and fraction."""
 
         def on_scores(name, share, seed, records, classes, scores):
             if (name, share, seed) != (model, fraction, 0):
@@ -216,17 +219,13 @@ class Run:
 
 
 class Study:
-    """Labels, patients and splits of one task; rows of one record are scored together, by the mean
-    of their scores."""
+    """Labels, patients and splits of one task; the score of a record is the mean over its
+    rows."""
 
-    def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples):
-        _check(labels, groups, splits, names, fractions, seeds)
-        self.labels, self.names, self.resamples, self.notes = (
-            labels.astype(bool),
-            names,
-            resamples,
-            [],
-        )
+    def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples, words):
+        _check(labels, groups, splits, names, fractions, seeds, words)
+        self.labels, self.names = labels.astype(bool), names
+        self.notes, self.f1_notes = [], []  # what is left out of AUROC, and of F1 alone
         self.rows = {split: np.flatnonzero(splits == split) for split in SPLITS}
         self._both = {split: _both_outcomes(self.labels[rows]) for split, rows in self.rows.items()}
         both = self._both
@@ -234,10 +233,11 @@ class Study:
             not (both["train"] & both["test"]).any()
             or not (both["train"] & both["validation"]).any()
         ):
-            where = "positive and negative rows in the train, validation and test splits"
-            raise InputError(
+            where = f"positive and negative rows in each of {', '.join(words.values())}"
+            raise NothingToScore(
                 f"no class has {where} ({list_some(names)}); choose another task or split"
             )
+        # notes on classes that a split cannot teach or judge
         for split in SPLITS:
             effect = (
                 "not used to choose" if split == "validation" else "left out of the macro AUROC"
@@ -245,20 +245,22 @@ class Study:
             if not both[split].all():
                 one_sided = list_some(_select(names, ~both[split]))
                 self.notes.append(
-                    f"{one_sided}: no positive or no negative row in the {split} split, {effect}"
+                    f"{one_sided}: no positive or no negative row in the {words[split]}, {effect}"
                 )
         blind = _select(names, both["test"] & ~self.labels[self.rows["validation"]].any(0))
         if blind:
-            self.notes.append(
-                f"{list_some(blind)}: no positive validation row to choose a threshold by, no F1"
-            )
+            where = f"no positive row in the {words['validation']} to choose a threshold by"
+            self.f1_notes.append(f"{list_some(blind)}: {where}, no F1")
+        # records of the validation and test splits, and the training rows of each seed
         self._record_number, self.record_labels = {}, {}
         for split in SPLITS[1:]:
             rows = self.rows[split]
             self.records, first, self._record_number[split] = np.unique(
                 records[rows], return_index=True, return_inverse=True
             )
-            self.record_labels[split], self.patients = self.labels[rows][first], groups[rows][first]
+            self.record_labels[split] = self.labels[rows][first]
+            if split == "test":
+                self.bootstrap = PatientBootstrap(groups[rows][first], resamples)
         train = self.rows["train"]
         self._subsets = [
             label_subsets(groups[train], self.labels[train], fractions, seed)
@@ -313,9 +315,9 @@ class Study:
             setting,
             scores,
             np.array([auroc(y[:, c], scores[:, c]) for c in classes]),
-            bootstrap_auroc(y, scores, self.patients, self.resamples),
+            bootstrap_auroc(y, scores, self.bootstrap),
             np.where(known, [f1_score(y[:, c], yes[:, c]) for c in classes], np.nan),
-            np.where(known, bootstrap_f1(y, yes, self.patients, self.resamples), np.nan),
+            np.where(known, bootstrap_f1(y, yes, self.bootstrap), np.nan),
         )
 
 
@@ -333,20 +335,22 @@ def evaluate(
     resamples: int = 1000,
     progress: bool = False,
     on_scores: Callable | None = None,
+    split_words: Mapping[str, str] = SPLIT_WORDS,
 ) -> dict:
     """Fits and judges models on the same rows; the first model is the one in question, the others
     are its controls.
 
     fits {name: [fit, ...]}: several fits under one name (say, three random initialisations) are
     averaged. labels bool [m,c]; groups [m] patient ids; splits [m]; records [m], if rows are
-    windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) hears the test
-    scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
+    windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) is called with
+    the test scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
     `macro_auroc`, `low`, `high`, `per_class`, ...), `differences` of the first model from each
-    control (paired bootstrap) and `notes` on everything left out.
+    control (paired bootstrap) and `notes` on everything left out; those on F1 alone are also in
+    `f1_notes`. `split_words` is what the notes call train, validation and test.
     """
     names, fractions = list(class_names), sorted(set(fractions))
     records = np.arange(len(labels)) if records is None else records
-    study = Study(labels, groups, splits, records, names, fractions, seeds, resamples)
+    study = Study(labels, groups, splits, records, names, fractions, seeds, resamples, split_words)
     work = sum(map(len, fits.values())) * len(fractions) * seeds
     bar = progress_bar(total=work, disable=not progress, unit="fit", leave=False)
     cells, differences = [], []
@@ -354,6 +358,7 @@ def evaluate(
         resampled = {}
         for model, several in fits.items():
             runs: list[list[Run]] = [[] for _ in several]  # [k][s]
+            cut_short = False
             for k, fit in enumerate(several):
                 for seed, run in enumerate(study.runs(fit, subset)):
                     runs[k].append(run)
@@ -363,13 +368,16 @@ def evaluate(
                         )
                     bar.update()
                 if fit.limit and fit.limit in [run.setting for run in runs[k]]:
+                    cut_short = True
                     reason = f"{model} was still improving after {fit.limit} epochs"
                     study.notes.append(f"{subset.fraction:.4g} of the labels: {reason}")
             cell, resampled[model] = _summarise(runs, study, subset)
-            cells.append({"model": model, "fraction": subset.fraction} | cell)
+            named = {"model": model, "fraction": subset.fraction, "cut_short": cut_short}
+            cells.append(named | cell)
+        # differences of the first model from each control, with the same patients drawn for both
         first, *controls = cells[-len(fits) :]
         for other in controls:
-            low, high = bootstrap.interval(resampled[first["model"]] - resampled[other["model"]])
+            low, high = interval(resampled[first["model"]] - resampled[other["model"]])
             gap = {"model": first["model"], "control": other["model"], "fraction": subset.fraction}
             gap |= {
                 "difference": first["macro_auroc"] - other["macro_auroc"],
@@ -388,7 +396,8 @@ def evaluate(
         "classes": names,
         "splits": size,
     }
-    return result | {"cells": cells, "differences": differences, "notes": study.notes}
+    notes = {"notes": [*study.notes, *study.f1_notes], "f1_notes": study.f1_notes}
+    return result | {"cells": cells, "differences": differences} | notes
 
 
 def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dict, np.ndarray]:
@@ -398,7 +407,7 @@ def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dic
         return np.mean([getattr(run, name) for several in runs for run in several], axis=0)
 
     def bounds(samples, prefix=""):
-        low, high = (None if np.isnan(x) else x for x in bootstrap.interval(samples))
+        low, high = (None if np.isnan(x) else x for x in interval(samples))
         return {f"{prefix}low": low, f"{prefix}high": high}
 
     auroc, by_class, f1 = mean("auroc"), mean("auroc_resampled"), mean("f1")
@@ -435,7 +444,7 @@ def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dic
     return cell | {"per_class": per_class}, macro
 
 
-def _check(labels, groups, splits, names, fractions, seeds) -> None:
+def _check(labels, groups, splits, names, fractions, seeds, words) -> None:
     """An InputError for labels and splits that cannot be probed."""
     if not fractions or seeds < 1 or not all(0 < f <= 1 for f in fractions):
         raise InputError(
@@ -443,27 +452,30 @@ def _check(labels, groups, splits, names, fractions, seeds) -> None:
         )
     if labels.ndim != 2 or not labels.shape[1] or not np.isin(labels, (0, 1)).all():
         raise InputError(
-            "labels must be 0 or 1 with a column for each class; leave out rows that are not labelled"
+            "labels must be 0 or 1 with a column for each class; leave out rows that are"
+            " not labelled"
         )
     if len(names) != labels.shape[1] or len(set(names)) != len(names):
         raise InputError(
-            f"{labels.shape[1]} label columns need as many different class names, got {len(set(names))}"
+            f"{labels.shape[1]} label columns need as many different class names, got"
+            f" {len(set(names))}"
         )
     for split in SPLITS:
         here = splits == split
         if not here.any():
             found, wanted = ", ".join(np.unique(splits).tolist()), ", ".join(SPLITS)
-            raise InputError(
-                f"no labelled row in the {split} split (found: {found}); probing needs {wanted}"
+            raise NothingToScore(
+                f"no labelled row in the {words[split]} (found: {found}); probing needs {wanted}"
             )
         shared = np.intersect1d(groups[here], groups[~here & np.isin(splits, SPLITS)])
         if len(shared):
             raise InputError(
-                f"patient {list_some(shared)} is in the {split} split and in another; split by patient"
+                f"patient {list_some(shared)} is in the {words[split]} and in another;"
+                " split by patient"
             )
     rows = int((splits == "train").sum())
     if rows < 2 * len(names):
-        raise InputError(
+        raise NothingToScore(
             f"{rows} training rows are too few for {len(names)} classes; embed more records"
         )
 

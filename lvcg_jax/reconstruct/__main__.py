@@ -1,5 +1,5 @@
-"""Derives hidden leads of ECG records from visible ones with every method of lead_methods.py, and
-measures it.
+"""Derives hidden leads of ECG records from visible ones with every method of
+reconstruct/methods.py, and measures how well.
 
     lvcg reconstruct --checkpoint=RUN --data=SHARDS --visible=II,V2,V5 --out=DIR
     lvcg reconstruct --checkpoint=RUN --data=SHARDS --k=3,5 --split=all --out=DIR
@@ -8,23 +8,24 @@ measures it.
 On shards: metrics.json, table.md and pictures of the best, the median and the worst record. --k
 draws visible leads for each record, from its uid, among subsets that span three dimensions: the
 same for every method. --split=all takes every record of a set that the model was not trained on;
-what is fitted is then fitted on other patients (five folds). A record that lacks a visible lead
-goes on with the others; one that has none of them, or nothing to compare with, is listed under
-`failures`. For one raw record: a picture, and with --write_wfdb twelve leads, see derive_record.py.
-Without --checkpoint the weights that the package carries are used, or none if no method of
---methods has a network.
-
-Axis letters: k row (one view of one record), l lead, T sample.
+what is fitted is then fitted on other patients (five folds). A record that lacks a visible lead is
+used with the others; one that has none of them, or nothing to compare with, is listed under
+`failures`. For one raw record: a picture, and with --write_wfdb twelve leads, see
+reconstruct/one_record.py. Without --checkpoint the weights that the package carries are used, or
+none if no method of --methods has a network.
 """
 
-from data_prep.base.command import Parser, run_command
+import argparse
+
+from data_prep.base.command import Parser, natural_int, positive_float, positive_int, run_command
 from data_prep.base.errors import InputError
 from lvcg_jax.reconstruct.methods import METHODS
 from lvcg_jax.reconstruct.study import evaluate_shards
 from lvcg_jax.runs import weights
+from lvcg_jax.text.flags import add_shared
 
 
-def main(argv: list[str] | None = None) -> int:
+def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     parser = Parser("reconstruct", __doc__)
     add = parser.add_argument
     add("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
@@ -42,8 +43,13 @@ def main(argv: list[str] | None = None) -> int:
         help="visible leads, e.g. II,V2,V5; may be repeated",
     )
     add("--k", help="numbers of visible leads drawn for each record, e.g. 3 or 3,5")
-    add("--draws", type=int, default=1, help="views drawn for each record with --k (default 1)")
-    add("--seed", type=int, default=0, help="of the draws (default 0)")
+    add(
+        "--draws",
+        type=positive_int,
+        default=1,
+        help="views drawn for each record with --k (default 1)",
+    )
+    add("--seed", type=natural_int, default=0, help="of the draws (default 0)")
     add("--methods", default="all", help=f"comma-separated, of {', '.join(METHODS)} (default all)")
     add(
         "--also",
@@ -54,10 +60,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     add(
         "--eps",
-        type=float,
+        type=positive_float,
         help="Tikhonov coefficient of the geometry methods (default: the run's)",
     )
-    add("--limit", type=int, help="at most so many records, drawn by patient")
+    add("--limit", type=positive_int, help="records at most, whole patients (default all)")
     add(
         "--fit_data",
         metavar="SHARDS",
@@ -65,32 +71,32 @@ def main(argv: list[str] | None = None) -> int:
     )
     add(
         "--fit_records",
-        type=int,
+        type=positive_int,
         default=20_000,
-        help="training records for fitted methods (default 20000)",
+        help="training records for fitted methods, at most (default 20000)",
     )
     add(
         "--morphology",
-        type=int,
+        type=natural_int,
         default=300,
-        help="views whose beats are measured, QRS, QT and so on (default 300)",
+        help="views whose beats are measured, QRS, QT and so on (default 300; 0: none)",
     )
-    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--no_pictures", dest="pictures", action="store_false", help="draw nothing")
-    add("--page", metavar="FILE", help="also write the table into a section of this page")
+    add_shared(parser, "out", "resamples", "page")
     add("--section", metavar="NAME", help="name of that section (default reconstruct-CORPUS)")
-    add("--out", required=True, metavar="DIR", help="folder for everything that is written")
     one = parser.add_argument_group("one raw record")
     one.add_argument(
         "--record", metavar="FILE", help="WFDB, .npy, .npz, .csv, .edf; any leads, rate and length"
     )
-    one.add_argument("--rate", type=float, help="Hz, if the file does not say")
-    one.add_argument("--unit", help="mV, uV or V, if the file does not say")
-    one.add_argument("--lead_names", help="of the columns, if the file does not say, e.g. I,II,V2")
+    add_shared(one, "rate", "unit", "lead_names")
     one.add_argument(
         "--write_wfdb", action="store_true", help="write all twelve leads as a WFDB record"
     )
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_flags(argv)
     args.argv = argv
     if args.record:
         from lvcg_jax.reconstruct.one_record import derive_record
@@ -105,18 +111,10 @@ def main(argv: list[str] | None = None) -> int:
             raise InputError(
                 f"--also={text}: write --also=RUN:SHARDS, the shards being prepared as that run was"
             )
-    if (
-        args.draws < 1
-        or args.resamples < 1
-        or args.fit_records < 1
-        or (args.limit is not None and args.limit < 1)
-    ):
-        raise InputError("--draws, --resamples, --fit_records and --limit must be 1 or more")
-    if args.morphology < 0:
-        raise InputError("--morphology must be 0 (no beat is measured) or more")
     if not args.visible and not args.k:
         raise InputError(
-            "say which leads are visible: --visible=II,V2,V5, or --k=3 to draw three for each record"
+            "say which leads are visible: --visible=II,V2,V5, or --k=3 to draw three for each"
+            " record"
         )
     return evaluate_shards(args)
 

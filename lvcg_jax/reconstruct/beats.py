@@ -1,8 +1,8 @@
 """Errors of derived leads in what clinicians measure: R peak, QRS, QT, PR, ST, by method, with
 intervals over patients.
 
-A record's value is the mean absolute error over its beats (see morphology.py); over a data set, the
-mean over records.
+A record's value is the mean absolute error over its beats (see data_prep/ecg/morphology.py); over a
+data set, the mean over records.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class BeatErrors:
         ordered = sorted(rows, key=lambda row: ticket(f"{row.entry.record_id} {row.entry.window}"))
         self.chosen = {id(row) for row in ordered[:limit]}
         self.patients: list[str] = []
-        self.values: dict[str, dict[str, list[float]]] = {}  # method -> measure -> one value a row
+        self.values: dict[str, dict[str, list[float]]] = {}  # method -> measure -> a value per row
 
     def add(self, row: Row, truth: np.ndarray, derived: dict[str, np.ndarray]) -> None:
         """True and derived leads [12,T] of a row, in mV."""
@@ -63,7 +63,7 @@ class BeatErrors:
 
 
 def beat_error_table(methods: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """One row a method; a dash where a method's leads have no beat to measure."""
+    """A row per method; a dash where a method's leads have no beat to measure."""
     rows = []
     for name, found in methods.items():
         digits = {"st_mv": 3, "missed": 3}

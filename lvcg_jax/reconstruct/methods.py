@@ -1,20 +1,24 @@
 """Ways to derive all twelve leads of a record from some of them, behind one small interface
 (LeadMethod).
 
-    lvcg            the trained model, from the temporal module's tokens and from the encoder's own, mixed 2 to 1
+    lvcg            the trained model, from the temporal module's tokens and from the encoder's
+                    own, mixed 2 to 1
     lvcg_predicted  from the temporal module's tokens alone: what its objective trains
     lvcg_encoded    from the encoder's own tokens alone
-    geometry:paper  lift and project with the paper's lead directions, no network, on the normalised leads
+    geometry:paper  lift and project with the paper's lead directions, no network, on the
+                    normalised leads
     geometry:dower  the same with Dower's coefficients, in mV, the unit that they were measured in
-    regression      least squares on the visible leads, fitted on training records, on the normalised leads
+    regression      least squares on the visible leads, fitted on training records, on the
+                    normalised leads
     regression:mV   the same in mV
-    copy            the visible lead that goes best with the hidden one in training records (largest |r|), with its sign
+    copy            the visible lead that correlates best with the hidden one in training records
+                    (largest |r|), with the sign of r
     zero            nothing
 
 What predicts in normalised units ('z') says nothing about a hidden lead's size where each lead has
 its own scale; what predicts in mV does. To add a method, write a class with the three members of
-LeadMethod and enter it in make_methods. A window is a dict as in windows.py; what a method may look
-at are its leads in the bit mask window['visible']. Axis letters: g group, m packed slot, r record,
+LeadMethod and enter it in make_methods. A window is a dict as in data/windows.py; a method may look
+only at the leads in the bit mask window['visible']. Axis letters: g group, m packed slot, r record,
 l lead, p sample in beat, T sample.
 """
 
@@ -35,8 +39,9 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.runs import weights
 
 SLOTS, ROWS = 512, 64  # beats and records of every batch of a network: one shape, one compilation
-# of the visible leads' mean power: only so that leads which say the same can be solved for
+# share of the visible leads' mean power, so that leads which say the same can be solved for
 RIDGE = 1e-6
+PAPER_EPS = 1e-4
 SOURCES = {"lvcg": "both", "lvcg_predicted": "predicted", "lvcg_encoded": "encoded"}
 NO_NETWORK = ("geometry:paper", "geometry:dower", "regression", "regression:mV", "copy", "zero")
 METHODS = (*SOURCES, *NO_NETWORK)
@@ -48,7 +53,7 @@ class LeadMethod(Protocol):
     units: dict[str, str]  # name -> 'z' (normalised as the window is) or 'mV'
 
     def fit(self, windows: Iterable[dict]) -> None:
-        """Learns from training records, which may be gone through several times; called before
+        """Learns from training records, which may be read several times; called before
         `predict`."""
 
     def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
@@ -103,9 +108,10 @@ class LinearLeads:
 
 
 class FittedLeads(LinearLeads):
-    """Linear methods that need of the training records only the mean products of their leads,
-    [12,12]: from those follow the weights for any visible leads. `rules` takes the products of its
-    unit too: products, visible -> matrix.
+    """Linear methods that are fitted on training records.
+
+    All they need of these are the mean products of the leads, [12,12]: from them follow the weights
+    for any visible leads. A rule is a function (products of its unit, visible) -> matrix.
     """
 
     def __init__(
@@ -223,6 +229,14 @@ def load_network(checkpoint: str | None, names: Sequence[str]) -> LVCG | None:
     if checkpoint is None and not SOURCES.keys() & set(names):
         return None
     return LVCG.load(weights.choose(checkpoint, f", or --methods={','.join(NO_NETWORK)}"))
+
+
+def choose_eps(eps: float | None, model: LVCG | None) -> float:
+    """The Tikhonov coefficient of the pure geometries: as given, else the model's, else the
+    paper's."""
+    if eps is not None:
+        return eps
+    return model.model.geometry.eps if model else PAPER_EPS
 
 
 def make_methods(

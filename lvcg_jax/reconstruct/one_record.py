@@ -2,8 +2,8 @@
 well that goes).
 
 Only the visible leads enter: beats are found with them alone, and limb leads that follow from two
-others by Einthoven's law are computed, exactly. What is left is derived by a method of
-lead_methods.py. Where every lead is normalised by itself, a model knows the shape of a lead that it
+others by Einthoven's law are computed, exactly. What is left is derived by a method of methods.py.
+Where every lead is normalised by itself, a model knows the shape of a lead that it
 never saw, not its size: derived leads then get the median size of that lead in training records,
 and the output says so.
 """
@@ -32,6 +32,7 @@ from lvcg_jax.reconstruct.methods import (
     FittedLeads,
     LeadMethod,
     check_methods,
+    choose_eps,
     load_network,
     make_methods,
     to_mv,
@@ -39,8 +40,6 @@ from lvcg_jax.reconstruct.methods import (
 from lvcg_jax.reconstruct.scores import score_leads
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.text.tables import markdown_table
-
-PAPER_EPS = 1e-4
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,9 @@ def derive(
     methods: list[LeadMethod],
     typical: np.ndarray | None,
 ) -> tuple[Derived, list[str]]:
-    """Derives what a record [T,c] does not show; `typical` [12] are the sizes of unseen leads. Also
-    notes."""
+    """Derives the leads that a record [T,c] does not show; `typical` [12] are the sizes of unseen
+    leads. Also notes."""
+    # windows of the visible leads alone, and of all leads of the file, to compare with
     names = [canonical(name) for name in record.leads]
     columns = [names.index(lead) for lead in visible]
     shown = preprocess.prepare(record.signal[:, columns], record.rate, visible)
@@ -80,6 +80,7 @@ def derive(
     truth = np.full((len(LEADS), end), np.nan)
     there = np.zeros(len(LEADS), bool)
     notes = []
+    # window by window: leads that are seen as they are, the others as each method derives them
     for w in shown:
         window, present = _as_window(w, record.record_id, typical), mask_leads(w.lead_mask)[:, None]
         place = slice(
@@ -100,7 +101,8 @@ def derive(
         lost = [lead for lead in visible if not mask_leads(w.lead_mask)[LEADS.index(lead)]]
         if lost:
             notes.append(
-                f"window {w.window}: {', '.join(lost)} is flat, railed or without values; the others go on."
+                f"window {w.window}: {', '.join(lost)} is flat, railed or without values;"
+                " the others are used."
             )
     recorded = np.isin(LEADS, visible) & there
     return Derived(found, truth, recorded, there & ~recorded, preprocess.rate), notes
@@ -109,7 +111,9 @@ def derive(
 def _as_window(w: Window, record_id: str, typical: np.ndarray | None) -> dict:
     """A prepared window as methods take it, with a size for every lead that it does not have."""
     present = mask_leads(w.lead_mask)
-    common = float(np.median(w.scale[present]))  # with one scale for all leads: that
+    common = float(
+        np.median(w.scale[present])
+    )  # the one scale of the record, if all leads share it
     scale = np.where(present, w.scale, common if typical is None else typical).astype(np.float32)
     names = ("beats", "start", "length", "complete", "lead_mask", "signal", "offset", "window")
     return {name: getattr(w, name) for name in names} | {
@@ -179,7 +183,8 @@ def describe(result: Derived, name: str, size: str, preprocess: Preprocess, by: 
         lines.append(f"size of derived leads: {size}")
     return [
         *lines,
-        f"all leads filtered {preprocess.band_low:g}-{preprocess.band_high:g} Hz at {preprocess.rate:g} Hz",
+        f"all leads filtered {preprocess.band_low:g}-{preprocess.band_high:g} Hz at"
+        f" {preprocess.rate:g} Hz",
     ]
 
 
@@ -227,7 +232,7 @@ def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]
     return (
         record,
         visible,
-        [f"the record has no lead {', '.join(gone)}; the others go on."] if gone else [],
+        [f"the record has no lead {', '.join(gone)}; the others are used."] if gone else [],
     )
 
 
@@ -239,10 +244,10 @@ def learn(
     records: int,
     packaged: np.ndarray | None = None,
 ) -> tuple[np.ndarray | None, str]:
-    """Fits what must be fitted; the usual size of leads [12] if a method needs it, and words on
-    sizes by the first.
+    """Fits methods that learn. Returns the usual size of each lead [12], if a method needs it, and
+    words on where the method `first` has its sizes from.
 
-    `packaged` sizes come with packaged weights, and are taken if nothing else asks for training
+    `packaged` sizes come with packaged weights; they are used if nothing else needs training
     records.
     """
     units = {name: unit for method in methods for name, unit in method.units.items()}
@@ -257,7 +262,8 @@ def learn(
     if needs_size or fitted:
         if not data or not Path(data).is_dir():
             raise InputError(
-                "give --data=SHARDS: the size of unseen leads (or a fit) is learned from training records"
+                "give --data=SHARDS: the size of unseen leads (or a fit) is learned from"
+                " training records"
             )
         train = Windows(list_entries([ShardSet(data, "train")], records))
         for method in methods:
@@ -265,7 +271,10 @@ def learn(
         if needs_size:
             typical = typical_sizes(train)
         if needs_size and units[first] == "z":
-            words = f"not known from this record; the median of {len(train.entries)} training records was taken"
+            words = (
+                f"not known from this record; the median of {len(train.entries)} training"
+                " records was taken"
+            )
     return typical, words
 
 
@@ -284,12 +293,13 @@ def derive_record(args: argparse.Namespace) -> int:
     preprocess = (
         model.preprocess if model else Preprocess.from_dict(read_metadata(data)["preprocess"])
     )
-    eps = args.eps if args.eps is not None else model.model.geometry.eps if model else PAPER_EPS
+    eps = choose_eps(args.eps, model)
     methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
     first = names[0]
     packaged = packaged_sizes(model) if model and not data else None
     typical, size = learn(methods, first, data, preprocess, args.fit_records, packaged)
 
+    # derive, and say how
     result, found = derive(record, visible, preprocess, methods, typical)
     learned = model if first.startswith("lvcg") else None
     matrix = (

@@ -10,7 +10,6 @@ over records, and the median over patients (a patient's value is the mean of its
 Axis letters: k row (one view of one record), l lead, T sample, r resample, m patient.
 """
 
-import json
 import math
 from collections.abc import Sequence
 
@@ -102,7 +101,7 @@ def summarise(
 
 
 def overall_table(methods: dict[str, dict], first: str) -> list[str]:
-    """One row a method: errors and R2, and how much worse than the method `first` its MSE is."""
+    """A row per method: errors and R2, and how much worse than the method `first` its MSE is."""
     header = [
         "method",
         "MSE",
@@ -124,7 +123,7 @@ def overall_table(methods: dict[str, dict], first: str) -> list[str]:
 
 
 def lead_table(methods: dict[str, dict], measure: str = "mse") -> list[str]:
-    """One row a method, one column a lead: the mean over records."""
+    """A row per method, a column per lead: the mean over records."""
     leads = [lead for lead in LEADS if any(lead in found["per_lead"] for found in methods.values())]
     rows = []
     for name, found in methods.items():
@@ -138,18 +137,3 @@ def _number(found: dict | None, measure: str) -> str:
         if found is None or not math.isfinite(found[measure]["mean"])
         else f"{found[measure]['mean']:.2f}"
     )
-
-
-def to_json(document: dict) -> str:
-    """JSON text in which a value that does not exist is null."""
-    return json.dumps(_plain(document), indent=1, allow_nan=False) + "\n"
-
-
-def _plain(value):
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

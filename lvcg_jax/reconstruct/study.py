@@ -20,10 +20,11 @@ from lvcg_jax.reconstruct.methods import (
     METHODS,
     NetworkLeads,
     check_methods,
+    choose_eps,
     load_network,
     make_methods,
 )
-from lvcg_jax.reconstruct.scores import lead_table, overall_table, record_values, summarise, to_json
+from lvcg_jax.reconstruct.scores import lead_table, overall_table, record_values, summarise
 from lvcg_jax.reconstruct.views import (
     Source,
     View,
@@ -34,10 +35,10 @@ from lvcg_jax.reconstruct.views import (
     fixed_view,
     score_rows,
 )
+from lvcg_jax.text.documents import to_json
 from lvcg_jax.text.pages import put_on_page
 
 FOLDS = 5  # of patients, when all splits are evaluated
-PAPER_EPS = 1e-4
 
 
 def fit_all(sources: Sequence[Source], windows: Windows) -> None:
@@ -107,7 +108,8 @@ def report(
 def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
     """Markdown of all views."""
     lines = [
-        "Hidden leads, 95% bootstrap intervals over patients. MSE, MAE and R2 in standard deviations of the true lead"
+        "Hidden leads, 95% bootstrap intervals over patients. MSE, MAE and R2 in standard"
+        " deviations of the true lead"
         " (mean over hidden leads, then over records; median: over patients).",
         "",
     ]
@@ -155,7 +157,10 @@ def draw_examples(
         shown = ", ".join(np.array(LEADS)[mask_leads(row.visible)])
         overlay = np.where(hidden[:, None], derived[first], np.nan)
         title = f"record {row.entry.record_id}: from {shown}"
-        caption = f"{word} of {len(order)}: R2 {r2[place]:.2f}; each derived lead at the true lead's scale"
+        caption = (
+            f"{word} of {len(order)}: R2 {r2[place]:.2f}; each derived lead at the true lead's"
+            " scale"
+        )
         more = {
             "overlays": {first: overlay},
             "present": present,
@@ -174,7 +179,8 @@ def other_run(text: str, splits: Sequence[str], entries: Sequence[Entry]) -> tup
     sets = open_splits(data, splits, model)
     if model.preprocess.rate != entries[0].shards.preprocess.rate:
         raise InputError(
-            f"--also={text}: its shards have {model.preprocess.rate:g} Hz, those of --data another rate"
+            f"--also={text}: its shards have {model.preprocess.rate:g} Hz, those of --data"
+            " another rate"
         )
     name = f"lvcg ({Path(run).name})"
     matrix = model.model.geometry.matrix
@@ -244,15 +250,17 @@ def settings(
     stored = "signal" in entries[0].shards[entries[0].index]
     notes = [f"Model: {', '.join(models)}."] if models else []
     notes.append(
-        f"Data: {read_metadata(data)['corpus']}, split {split}, preprocessing {preprocess.hash()}; {fitted}."
+        f"Data: {read_metadata(data)['corpus']}, split {split}, preprocessing"
+        f" {preprocess.hash()}; {fitted}."
     )
     notes.append(
-        f"Truth: the filtered signal, {'as stored' if stored else 'stitched from the stored beats'}."
+        "Truth: the filtered signal,"
+        f" {'as stored' if stored else 'stitched from the stored beats'}."
     )
     if preprocess.normalise == "lead":
         notes.append(
-            "Normalised lead by lead: every method but geometry:dower and regression:mV predicts a lead's shape, and is"
-            " given the true lead's scale for errors in mV."
+            "Normalised lead by lead: every method but geometry:dower and regression:mV predicts a"
+            " lead's shape, and is given the true lead's scale for errors in mV."
         )
     return [
         *notes,
@@ -268,13 +276,15 @@ def check_numbers(text: str | None) -> list[int]:
         raise InputError(f"--k={text}: give numbers of visible leads such as 3 or 3,5") from None
     if any(not 1 <= k < len(LEADS) for k in numbers):
         raise InputError(
-            f"--k={text}: give 1 to 11; with all twelve leads visible there is nothing to reconstruct"
+            f"--k={text}: give 1 to 11; with all twelve leads visible there is nothing to"
+            " reconstruct"
         )
     return numbers
 
 
 def evaluate_shards(args: argparse.Namespace) -> int:
     """The whole table for a data set."""
+    # what is asked for, checked before anything slow
     out = Path(args.out)
     names = check_methods(METHODS if args.methods == "all" else args.methods.split(","))
     shown, numbers = (
@@ -285,7 +295,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     splits = there if args.split == "all" else [args.split]
     open_splits(args.data, splits, None)
     model = load_network(args.checkpoint, names)
-    eps = args.eps if args.eps is not None else model.model.geometry.eps if model else PAPER_EPS
+    eps = choose_eps(args.eps, model)
     matrix = model.directions if model else lead_matrix("paper")
     sources = [Source(make_methods(names, model, eps))]
     entries = list_entries(open_splits(args.data, splits, model), args.limit)
@@ -302,6 +312,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     views = [fixed_view(entries, leads, matrix, eps) for leads in shown]
     views += [drawn_view(entries, k, args.draws, args.seed, matrix, eps) for k in numbers]
 
+    # fit once on training records, or later on other patients than those judged
     train = None
     if args.split == "all" and not args.fit_data:
         train = entries
@@ -314,6 +325,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         with progress_bar(total=len(fit_on), unit="rec", desc="fit", leave=False) as bar:
             fit_all(sources, Windows(fit_on, bar.update))
 
+    # derive and score every view
     units = {name: unit for source in sources for name, unit in source.units.items()}
     results, pictures = [], []
     for view in views:
@@ -326,6 +338,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         results.append(report(view, scores, units, beats, args.resamples))
         if args.pictures:
             pictures += draw_examples(out, view, scores, sources, train)
+    # tables and files
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
     if model and args.split in ("train", "all") and was_trained_on(model, args.data):
         notes.append("The model was trained on records of this data set that are counted here.")

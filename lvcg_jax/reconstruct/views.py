@@ -64,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Windows:
-    """Entries as windows (see windows.py), read from disk every time they are gone through."""
+    """Entries as windows (see data/windows.py), read from disk each time they are iterated over."""
 
     entries: Sequence[Entry]
     done: Callable[[], object] = field(default=lambda: None)
@@ -104,7 +104,8 @@ def fixed_view(entries: Sequence[Entry], leads: Sequence[str], a: np.ndarray, ep
     fewer = [row.entry.record_id for row in view.rows if row.visible != asked]
     if fewer:
         view.notes.append(
-            f"{len(fewer)} records lack a visible lead and go on with the others: {list_some(fewer)}."
+            f"{len(fewer)} records lack a visible lead and are used with the others:"
+            f" {list_some(fewer)}."
         )
     return view
 
@@ -176,7 +177,8 @@ def derive_rows(
                     for i, (window, x) in enumerate(zip(mine, signals, strict=True)):
                         if x.shape != windows[i]["signal"].shape:
                             raise InputError(
-                                f"{name}: record {window['record_id']} has another length in its shards"
+                                f"{name}: record {window['record_id']} has another length in"
+                                " its shards"
                             )
                         derived[i][name] = to_mv(x, window) if method.units[name] == "z" else x
         for row, window, leads in zip(some, windows, derived, strict=True):

@@ -21,6 +21,7 @@ from absl import logging
 from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
+from lvcg_jax.text.flags import add_shared
 
 RUN_FILES = {
     "embeddings": (
@@ -93,13 +94,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     one.add_argument(
         "--start", type=float, help="second to start at (default 0); ten seconds are shown"
     )
-    one.add_argument("--rate", type=float, help="samples a second, where the file does not say it")
-    one.add_argument("--unit", help="mV, uV or V, where the file does not say it")
-    one.add_argument(
-        "--lead_names",
-        metavar="I,II,V2",
-        help="leads of the columns, where the file does not say them",
-    )
+    add_shared(one, "rate", "unit", "lead_names")
     args = parser.parse_args(argv)
     if args.checkpoint is None and args.record is None:
         raise InputError(

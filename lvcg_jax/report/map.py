@@ -12,9 +12,9 @@ from html import escape
 import numpy as np
 
 from lvcg_jax.embed.table import Table
+from lvcg_jax.probe.labels import in_order
 from lvcg_jax.report.page import data_block, figure
 from lvcg_jax.stats.scaling import fit_pca
-from lvcg_jax.studies.published import in_order
 
 MOST_ROWS = 10_000
 FEWEST_ROWS = 12  # under so many records a map shows nothing
@@ -191,12 +191,12 @@ def pca_map(
     spread = embedding.std(0)
     scale = np.where(spread > 1e-9, spread, 1.0)
     pca = fit_pca(embedding / scale, TSNE_INPUT)
-    if len(pca.variance) < 2:
+    if pca.n_components_ < 2:
         return None
-    components = pca.project(
+    components = pca.transform(
         (embedding if also is None else np.concatenate([embedding, also])) / scale
     )
-    share = 100 * pca.variance / pca.total_variance
+    share = 100 * pca.explained_variance_ratio_
     names = (f"principal component {k + 1} ({share[k]:.0f}% of variance)" for k in range(2))
     return Map(title, components[:, :2], *names), components
 

@@ -45,7 +45,7 @@ from lvcg_jax.report.scores import READERS
 from lvcg_jax.report.svg_chart import Series, line_chart
 from lvcg_jax.report.svg_vcg import draw_directions
 from lvcg_jax.runs.metrics_log import curves_of, read_metrics
-from lvcg_jax.studies.results import shown
+from lvcg_jax.text.pages import shown
 
 VISIBLE = ("II", "V2", "V5")  # leads that the overlays start from
 LEAST_R2 = -1.0  # the first steps are far below, and would hide the rest

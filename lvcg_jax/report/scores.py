@@ -13,8 +13,8 @@ from pathlib import Path
 from data_prep.base.errors import InputError
 from lvcg_jax.report.page import figure, folded, grid, table
 from lvcg_jax.report.svg_chart import Dot, Series, dot_plot, line_chart
-from lvcg_jax.studies.results import shown
 from lvcg_jax.text.documents import read_json, read_probe
+from lvcg_jax.text.pages import shown
 from lvcg_jax.text.tables import auroc_row, cells_of, fractions_of, gain_row, percent, with_interval
 
 CHANCE = 50.0  # AUROC x 100 of a guess

@@ -36,6 +36,7 @@ from data_prep.ecg.geometry import (
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.formats.any_file import read_any
+from lvcg_jax.text.flags import add_shared
 
 RATE, BAND = 500.0, (0.5, 100.0)  # finer than in training: a QRS has ten samples at 100 Hz
 EPS = 1e-4
@@ -374,13 +375,7 @@ def main(argv: list[str] | None = None) -> int:
         default="dower",
         help="lead directions: dower (default), paper, or a .json or .csv file by lead",
     )
-    parser.add_argument(
-        "--rate", type=float, help="samples a second, where the file does not say it"
-    )
-    parser.add_argument("--unit", help="unit, where the file does not say it: mV, uV, ...")
-    parser.add_argument(
-        "--lead_names", help="names of the file's columns in order, where it does not say them"
-    )
+    add_shared(parser, "rate", "unit", "lead_names")
     parser.add_argument("--start", type=float, default=0.0, help="second to start at (default 0)")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds to take (default 10)")
     args = parser.parse_args(argv)

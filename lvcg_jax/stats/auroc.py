@@ -1,5 +1,5 @@
-"""Scores of predictions: AUROC with ties, its bootstrap interval over rows or patients, thresholds,
-F1 (numpy only).
+"""Scores of predictions: AUROC with ties, F1, thresholds, and both scores in resamples of patients
+(numpy only).
 
 A class that has no positive (or no negative) row has no AUROC. It is left out of every mean and
 named, never counted as 0.5. Axis letters: m row, c class, r resample.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_prep.base.errors import InputError
-from lvcg_jax.stats.bootstrap import _resample, interval
+from lvcg_jax.stats.bootstrap import PatientBootstrap
 
 
 def auroc(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -19,7 +19,8 @@ def auroc(labels: np.ndarray, scores: np.ndarray) -> float:
     labels, scores = _binary(labels), _finite(scores)
     if labels.shape != scores.shape or labels.ndim != 1:
         raise InputError(
-            f"auroc needs labels [m] and scores [m] of one length, got {labels.shape} and {scores.shape}"
+            f"auroc needs labels [m] and scores [m] of one length, got {labels.shape} and"
+            f" {scores.shape}"
         )
     positive, negative = scores[labels], np.sort(scores[~labels])
     if not positive.size or not negative.size:
@@ -47,42 +48,28 @@ def macro_auroc(
 
 
 def bootstrap_auroc(
-    labels: np.ndarray,
-    scores: np.ndarray,
-    groups: np.ndarray | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
+    labels: np.ndarray, scores: np.ndarray, bootstrap: PatientBootstrap
 ) -> np.ndarray:
-    """AUROC of every class in every bootstrap resample, [r,c]; NaN where a resample holds one
-    outcome only.
-
-    With `groups` whole groups (patients) are drawn, so rows of one patient come and go together.
-    The draws depend only on the groups, their number and the seed: two models scored on the same
-    rows are resampled alike, so their resampled values may be subtracted (paired comparison).
-    """
+    """AUROC of every class in every resample of the rows' patients, [r,c]; NaN where a resample
+    holds one outcome only."""
     labels, scores, _ = _matrices(labels, scores, None)
     order = np.argsort(scores, axis=0, kind="stable")  # [m,c]
-    out = np.full((resamples, labels.shape[1]), np.nan)
-    for block, weights in _resample(len(labels), groups, resamples, seed):
+    out = np.full((bootstrap.resamples, labels.shape[1]), np.nan)
+    for block, weights in bootstrap.weights():
         for c in range(labels.shape[1]):
             out[block, c] = _weighted_auroc(labels[:, c], scores[:, c], order[:, c], weights)
     return out
 
 
 def bootstrap_f1(
-    labels: np.ndarray,
-    predicted: np.ndarray,
-    groups: np.ndarray | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
+    labels: np.ndarray, predicted: np.ndarray, bootstrap: PatientBootstrap
 ) -> np.ndarray:
-    """F1 of yes/no predictions [m,c] in the resamples of `bootstrap_auroc`, [r,c]; NaN where one
-    has no positive."""
+    """F1 of yes/no predictions [m,c] in every resample, [r,c]; NaN where one has no positive."""
     labels, predicted = _binary(labels), _binary(predicted)
     # [m,3c]
     counted = np.concatenate([labels & predicted, labels, predicted], axis=1).astype(np.float64)
-    out = np.full((resamples, labels.shape[1]), np.nan)
-    for block, weights in _resample(len(labels), groups, resamples, seed):
+    out = np.full((bootstrap.resamples, labels.shape[1]), np.nan)
+    for block, weights in bootstrap.weights():
         hits, positive, yes = np.split(weights.T @ counted, 3, axis=1)  # [r,c] each
         out[block] = np.where(positive > 0, 2.0 * hits / np.maximum(positive + yes, 1.0), np.nan)
     return out
@@ -113,20 +100,6 @@ def macro_of_resamples(resampled: np.ndarray) -> np.ndarray:
     count = present.sum(-1)
     total = np.where(present, resampled, 0.0).sum(-1)
     return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
-
-
-def macro_auroc_interval(
-    labels: np.ndarray,
-    scores: np.ndarray,
-    groups: np.ndarray | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
-    level: float = 0.95,
-) -> tuple[float, float]:
-    """Bootstrap interval of the macro AUROC, over rows or (with `groups`) over patients."""
-    return interval(
-        macro_of_resamples(bootstrap_auroc(labels, scores, groups, resamples, seed)), level
-    )
 
 
 def f1_score(labels: np.ndarray, predicted: np.ndarray) -> float:

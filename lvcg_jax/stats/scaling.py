@@ -1,10 +1,13 @@
 """Features brought to one scale: zero mean and unit variance, unit length, principal components."""
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from data_prep.base.errors import InputError
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
 
 
 def mean_and_scale(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -21,38 +24,21 @@ def unit_rows(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-@dataclass(frozen=True)
-class Pca:
-    """Principal axes of training rows."""
+def fit_pca(x: np.ndarray, components: int = 256) -> "PCA":
+    """scikit-learn's PCA of rows [m,D], with fewer components than asked for where the rows span
+    fewer dimensions.
 
-    mean: np.ndarray  # [D]
-    axes: np.ndarray  # [D,k] orthonormal columns, largest variance first
-    variance: np.ndarray  # [k]
-    total_variance: float
+    The solvers are the exact ones. The usual choice of scikit-learn draws random numbers here.
+    """
+    from sklearn.decomposition import PCA  # late: it takes a second, and few commands need it
 
-    def project(self, x: np.ndarray) -> np.ndarray:
-        """[m,D] -> float32 [m,k]"""
-        return ((np.asarray(x, np.float64) - self.mean) @ self.axes).astype(np.float32)
-
-
-def fit_pca(x: np.ndarray, components: int = 256) -> Pca:
-    """Principal axes of rows [m,D]; fewer than asked when the rows span fewer dimensions. Signs are
-    fixed."""
     x = np.asarray(x, np.float64)
     if len(x) < 2 or not np.isfinite(x).all():
         raise InputError(f"PCA needs at least two rows of finite numbers, got {x.shape}")
-    mean = x.mean(0)
-    x = x - mean
     m, size = x.shape
-    if m >= size:
-        variance, axes = np.linalg.eigh(x.T @ x / m)
-        variance, axes = variance[::-1], axes[:, ::-1]
-    else:
-        _, singular, axes = np.linalg.svd(x, full_matrices=False)
-        variance, axes = singular**2 / m, axes.T
-    keep = np.flatnonzero(variance > 1e-10 * max(variance[0], 1e-300))[:components]
-    variance, axes = variance[keep], axes[:, keep]
-    largest = axes[np.abs(axes).argmax(0), np.arange(len(keep))]
-    return Pca(
-        mean, axes * np.where(largest < 0, -1.0, 1.0), variance, float(np.square(x).sum() / m)
-    )
+    solver = "covariance_eigh" if m >= size else "full"
+    with np.errstate(invalid="ignore"):  # rows that are all alike have no share of variance
+        pca = PCA(min(components, m - 1, size), svd_solver=solver).fit(x)
+        variance = pca.explained_variance_
+        rank = int((variance > 1e-10 * variance[0]).sum())
+        return pca if rank == len(variance) else PCA(rank, svd_solver=solver).fit(x)

@@ -4,13 +4,13 @@
     lvcg ablate ... --only=ecg_space,no_temporal --data=vcg_peaks:SHARDS_WITH_VCG_PEAKS
 
 Every variant is the base config with one change of configs/ablations.py, trained for --steps with
-each of --seeds seeds (0, 1, ...) on the same batches of records, warmed up for a tenth of the steps
-at most. Its last checkpoint embeds the data set, and a ridge probe reads out every task. Beside
+each of --seeds seeds (0, 1, ...) on the same batches of records, warmed up for at most a tenth of
+the steps. Its last checkpoint embeds the data set, and a ridge probe reads out every task. Beside
 them: the base with random weights, and the median beat. A variant that changes the preprocessing
 (vcg_peaks, record_norm) needs shards of its own: --data=NAME:SHARDS. Without them, or if it fails,
 its row of the table says why; the row of missing shards gives the command that builds them.
 
-In --out: ablations.md and ablations.json, embeddings/ and runs/. The same command again goes on
+In --out: ablations.md and ablations.json, embeddings/ and runs/. The same command again continues
 where it was stopped.
 """
 
@@ -21,32 +21,28 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from data_prep.base.command import Parser, run_command
-from data_prep.base.errors import InputError
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.embed.table import Table, align_features, take_rows
-from lvcg_jax.probe.__main__ import parse_fractions
+from lvcg_jax.probe.labels import choose_tasks
 from lvcg_jax.probe.study import probe_task
-from lvcg_jax.studies.results_page import MEDIAN, RANDOM
-from lvcg_jax.studies.trials import (
+from lvcg_jax.runs.history import last_validation
+from lvcg_jax.studies.changes import (
     BASE,
     Stopped,
     Variant,
+    add_change_flags,
     budgeted,
-    last_validation,
-    median_features,
-    parse_data,
-    parse_only,
-    parse_tasks,
+    parse_changes,
     plan,
-    random_features,
-    read_changes,
     reason_of,
     run_of,
     variant_features,
 )
+from lvcg_jax.studies.embeddings import MEDIAN, RANDOM, median_features, random_features
+from lvcg_jax.text.pages import put_on_page, shown
 from lvcg_jax.text.tables import (
     auroc_row,
     cells_of,
@@ -67,20 +63,19 @@ def variant_tables(
     again."""
     tables = []
     for seed in range(seeds):
-        tables.append(
-            variant_features(variant, seed, out, drop_checkpoints=drop_checkpoints).table(out)
-        )
+        features = variant_features(variant, seed, out, drop_checkpoints=drop_checkpoints)
+        tables.append(features.table(out / "embeddings"))
         done()
     return tables
 
 
 def control_tables(base: Variant, seeds: int, out: Path, done: Callable) -> dict[str, list[Table]]:
     """The base with random weights, one table for each seed, and the median beat."""
-    random = []
+    random, folder = [], out / "embeddings"
     for seed in range(seeds):
-        random.append(random_features(base, seed).table(out))
+        random.append(random_features(base.config, seed, base.data).table(folder))
         done()
-    return {RANDOM: random, MEDIAN: [median_features(base).table(out)]}
+    return {RANDOM: random, MEDIAN: [median_features(base.data).table(folder)]}
 
 
 def common_rows(
@@ -117,9 +112,9 @@ def to_text(document: dict) -> str:
     many = f"{document['seeds']} training{'s' * (document['seeds'] > 1)}"
     budget = f"{document['steps']} steps of {document['batch_size']} records, {many} of each"
     lines = [
-        f"{document['corpus']}, {budget}; `{BASE}` is {document['base']}. Test macro AUROC x 100 with 95% bootstrap"
-        f" intervals over patients, ridge probe, mean over {many} and {document['probe_seeds']} label"
-        f" subset{'s' * (document['probe_seeds'] > 1)}.",
+        f"{document['corpus']}, {budget}; `{BASE}` is {document['base']}. Test macro AUROC x 100"
+        f" with 95% bootstrap intervals over patients, ridge probe, mean over {many} and"
+        f" {document['probe_seeds']} label subset{'s' * (document['probe_seeds'] > 1)}.",
         "",
     ]
     rows = []
@@ -170,56 +165,26 @@ def main(argv: list[str] | None = None) -> int:
         metavar="CONFIG",
         help="config that is ablated, e.g. configs/pretrain.py:demo",
     )
-    add(
-        "--data",
-        required=True,
-        action="append",
-        metavar="[NAME:]SHARDS",
-        help="shards of the base, or of one variant",
-    )
-    add("--steps", required=True, type=int, help="training steps of every variant")
-    add("--seeds", type=int, default=3, help="trainings of every variant (default 3)")
-    add("--out", required=True, type=Path, help="folder for tables, embeddings and runs")
-    add("--only", metavar="A,B", help="ablations to run (default: all)")
+    add("--steps", required=True, type=positive_int, help="training steps of every variant")
+    add("--seeds", type=positive_int, default=3, help="trainings of every variant (default 3)")
     add(
         "--ablations",
         metavar="FILE",
         default=ABLATIONS_FILE,
         help="file of changes (default configs/ablations.py)",
     )
-    add("--task", default="all", help="label tasks to probe, comma-separated, or all (default)")
-    add(
-        "--fractions",
-        default="0.01,0.1,1",
-        help="fractions of the training labels (default 0.01,0.1,1)",
-    )
-    add(
-        "--probe_seeds",
-        type=int,
-        default=3,
-        help="label subsets drawn for each fraction (default 3)",
-    )
     add(
         "--drop_checkpoints",
         action="store_true",
         help="delete the checkpoints of a run once it has embedded the data",
     )
-    add(
-        "--page",
-        metavar="FILE",
-        help="also write the tables as a section of this page, e.g. docs/results.md",
-    )
+    add_change_flags(parser)
     args = parser.parse_args(argv)
-    if args.steps < 1 or args.seeds < 1 or args.probe_seeds < 1:
-        raise InputError("--steps, --seeds and --probe_seeds must be 1 or more")
-    fractions, changes = parse_fractions(args.fractions), read_changes(args.ablations)
-    only, data = (
-        parse_only(args.only, list(changes), "ablation"),
-        parse_data(args.data, list(changes)),
-    )
-    tasks, corpus = parse_tasks(args.task, data[BASE]), read_metadata(data[BASE])["corpus"]
+    changes, only, data = parse_changes(args.ablations, "ABLATIONS", args.only, args.data)
+    tasks, corpus = choose_tasks(args.task, data[BASE]), read_metadata(data[BASE])["corpus"]
     logging.set_verbosity(logging.WARNING)
 
+    # train and embed what is not there yet
     variants = plan(budgeted(read_config_file(args.base), args.steps), changes, data, only)
     (args.out / "embeddings").mkdir(parents=True, exist_ok=True)
     tables: dict[str, list[Table]] = {}
@@ -234,25 +199,25 @@ def main(argv: list[str] | None = None) -> int:
                     variant, args.seeds, args.out, args.drop_checkpoints, bar.update
                 )
             except Stopped:
-                print(f"stopped in '{variant.name}': the same command goes on from here")
+                print(f"stopped in '{variant.name}': the same command continues from here")
                 return 0
             except Exception as error:
                 if variant.name == BASE:  # nothing to compare with
                     raise
                 variant.reason = reason_of(error, variant.data)
         tables |= control_tables(variants[0], args.seeds, args.out, bar.update)
+    # probe all on the rows that they share
     first, features, notes = common_rows(tables)
     parts = {name: several[0].part_sizes for name, several in tables.items()}
-    options = {"fractions": fractions, "seeds": args.probe_seeds, "parts": parts, "progress": True}
+    options = {"fractions": args.fractions, "seeds": args.probe_seeds, "resamples": args.resamples}
+    options |= {"parts": parts, "progress": True}
     results = [
         probe_task(features, first, task, **options)
         for task in progress_bar(tasks, unit="task", desc="probe")
     ]
     document = {
         "format": "lvcg-ablate-1",
-        "base": f"`{args.base}`"
-        if not Path(args.base).is_absolute()
-        else f"`{Path(args.base).name}`",
+        "base": f"`{shown(Path(args.base))}`",
         "corpus": corpus,
         "steps": args.steps,
         "batch_size": variants[0].config.data.batch_size,
@@ -270,8 +235,6 @@ def main(argv: list[str] | None = None) -> int:
     (args.out / "ablations.json").write_text(json.dumps(document, indent=1) + "\n")
     (args.out / "ablations.md").write_text(text + "\n")
     if args.page:
-        from lvcg_jax.text.pages import put_on_page
-
         put_on_page(args.page, "ablations", f"Ablations: {corpus}", "ablate", argv, text)
     print(text)
     return 0

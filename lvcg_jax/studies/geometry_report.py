@@ -2,32 +2,34 @@
 measured.
 
     lvcg geometry_report --raw=PTB --out=geometry.md --save_fit=fit.json
-    python -m lvcg_jax.train --config=configs/pretrain.py --config.geometry.matrix=fit.json ...
+    lvcg train --config=configs/pretrain.py --config.geometry.matrix=fit.json ...
 
 PTB records hold the twelve leads and vx, vy, vz of Frank's own electrodes. For every geometry
 ('paper', 'dower', two fitted ones, and any file of --geometry) and for leads in mV and z-scored:
 
 - r with vx, vy, vz of the heart vector lifted from all twelve leads;
-- R2 of lift + project on the twelve leads: how much of them three numbers a sample can hold;
-- R2, MSE and MAE of the other leads from the visible ones (II, V2, V5), with two controls that know no geometry: linear
-  regression, and the visible lead that is most correlated in training patients (with its sign).
+- R2 of lift + project on the twelve leads: how much of them three numbers per sample can hold;
+- R2, MSE and MAE of the other leads from the visible ones (II, V2, V5), with two controls that know
+  no geometry: linear regression, and the visible lead that is most correlated in training patients
+  (with its sign).
 
-One value a patient (first record, first 10 s, resampled to 100 Hz, 0.67-40 Hz; R2 = 1 - squared
-error / variance, both summed over leads and samples); then over patients the median (of MSE and
-MAE, as usual, the mean), with a bootstrap interval over patients. What is fitted never sees the
-patient that it is scored on: patients fall into folds by a hash of their id, and in a fit every
-patient counts alike. 'normalise=record' divides all leads of a record by one number, which changes
-no r and no R2: its values are those in mV.
+There is one value per patient (first record, first 10 s, resampled to 100 Hz, 0.67-40 Hz; R2 = 1 -
+squared error / variance, both summed over leads and samples). Over patients: the median (of MSE and
+MAE, as usual, the mean), with a bootstrap interval. What is fitted never sees the patient that it
+is scored on: patients fall into folds by a hash of their id, and in a fit every patient counts
+alike. 'normalise=record' divides all leads of a record by one number, which changes no r and no R2:
+its values are those in mV.
+
+Axis letters: r record (one per patient), l and k lead, T and t sample.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import fold_of, split_of_patient
 from data_prep.base.progress import progress_bar
@@ -36,7 +38,9 @@ from data_prep.ecg import signal
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, save_matrix
 from data_prep.ecg.leads import LEADS, canonical, parse_leads
 from data_prep.ecg.record import Record
-from lvcg_jax.stats.bootstrap import interval
+from lvcg_jax.reconstruct.methods import copy_matrix, regression_matrix
+from lvcg_jax.stats.bootstrap import PatientBootstrap
+from lvcg_jax.text.tables import markdown_table, with_interval
 
 FRANK = ("vx", "vy", "vz")
 RATE, SECONDS, BAND, ORDER = 100.0, 10.0, (0.67, 40.0), 3
@@ -82,7 +86,8 @@ def load_hearts(raw: str | Path, progress: bool = True) -> Hearts:
     if len(kept) < FEWEST_PATIENTS:
         why = f" ({left_out[0]})" if left_out else ""
         raise InputError(
-            f"{raw}: {len(kept)} patients with 12 leads and vx, vy, vz; at least {FEWEST_PATIENTS}{why}"
+            f"{raw}: {len(kept)} patients with 12 leads and vx, vy, vz; at least"
+            f" {FEWEST_PATIENTS}{why}"
         )
     both = np.stack(list(kept.values()))
     return Hearts(tuple(kept), both[:, : len(LEADS)], both[:, len(LEADS) :], tuple(left_out))
@@ -118,7 +123,8 @@ def z_score(leads: np.ndarray) -> np.ndarray:
 
 
 def _weights(leads: np.ndarray) -> np.ndarray:
-    """A weight a record [r] by which every patient counts alike in a fit, whatever the voltage."""
+    """A weight per record [r] by which every patient counts alike in a fit, whatever the
+    voltage."""
     return 1.0 / (leads**2).mean((1, 2))
 
 
@@ -135,31 +141,14 @@ def fit_leads(leads: np.ndarray) -> np.ndarray:
 
     Such a factorisation leaves the axes open; they are those nearest to Dower's.
     """
-    _, vectors = np.linalg.eigh(np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads))
+    _, vectors = np.linalg.eigh(products(leads))
     top = vectors[:, -3:]
     return top @ (top.T @ lead_matrix("dower"))
 
 
-def fit_regression(leads: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Weights [12,12] that predict every lead from the visible ones, by least squares; hidden
-    columns are zero."""
-    inner = np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
-    weights = np.zeros_like(inner)
-    weights[:, visible] = np.linalg.solve(inner[np.ix_(visible, visible)], inner[visible]).T
-    return weights
-
-
-def fit_copy(leads: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Weights [12,12] that copy, for every lead, the visible one of highest |correlation|, with
-    its sign."""
-    inner = np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
-    scale = np.sqrt(np.diag(inner))
-    # [12,12], hidden columns 0
-    correlation = np.where(visible, inner / np.outer(scale, scale), 0.0)
-    best = np.abs(correlation).argmax(1)
-    weights = np.zeros_like(inner)
-    weights[np.arange(len(LEADS)), best] = np.sign(correlation[np.arange(len(LEADS)), best])
-    return weights
+def products(leads: np.ndarray) -> np.ndarray:
+    """Products of the leads [r,12,T] with each other, summed with the weights of a fit, [12,12]."""
+    return np.einsum("r,rlt,rkt->lk", _weights(leads), leads, leads)
 
 
 def score_prediction(truth: np.ndarray, predicted: np.ndarray) -> tuple[float, float, float]:
@@ -242,20 +231,11 @@ def evaluate(
         rows["fit12"] = cross_fit(hearts, folds, lambda r, x=x: fit_leads(x[r]), scored)
         for name in geometries:
             rows[Path(name).name] = np.array([scored(lead_matrix(name), i) for i in range(len(x))])
-        regress = cross_fit(hearts, folds, lambda r, x=x: fit_regression(x[r], visible), controlled)
-        copy = cross_fit(hearts, folds, lambda r, x=x: fit_copy(x[r], visible), controlled)
-        rows |= {ROWS[-2]: regress, ROWS[-1]: copy}
+        for name, matrix in zip(ROWS[-2:], (regression_matrix, copy_matrix), strict=True):
+            fit = lambda r, x=x, matrix=matrix: matrix(products(x[r]), visible)  # noqa: E731
+            rows[name] = cross_fit(hearts, folds, fit, controlled)
         table |= {(name, unit): values for name, values in rows.items()}
     return table
-
-
-def bootstrap(
-    values: np.ndarray, statistic: Callable = np.median, resamples: int = 1000
-) -> tuple[float, float, float]:
-    """A statistic over patients [r] with its 95% interval; the same patients are drawn for every
-    row of the report."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
-    return float(statistic(values)), *interval(statistic(values[drawn], axis=1))
 
 
 def report(
@@ -270,30 +250,25 @@ def report(
         "`lvcg geometry_report --raw=PTB`",
         "",
         f"{len(hearts.patients)} patients of PTB: first record, first {SECONDS:g} s, {RATE:g} Hz,"
-        f" {BAND[0]:g}-{BAND[1]:g} Hz, lift eps {EPS:g}. Medians over patients (MSE and MAE: means) with 95% bootstrap"
-        " intervals over patients. R2 pools the leads and samples of a record. `fit` (leads on Frank), `fit12` (from"
-        f" the leads alone) and the controls are fitted on other patients ({folds} folds). The paper's +z points to the"
-        " front, Frank's to the back: hence its negative r.",
+        f" {BAND[0]:g}-{BAND[1]:g} Hz, lift eps {EPS:g}. Medians over patients (MSE and MAE:"
+        " means) with 95% bootstrap intervals over patients. R2 pools the leads and samples of a"
+        " record. `fit` (leads on Frank), `fit12` (from the leads alone) and the controls are"
+        f" fitted on other patients ({folds} folds). The paper's +z points to the front, Frank's"
+        " to the back: hence its negative r.",
         "",
-        "| geometry | leads in | r with vx | r with vy | r with vz | 12-lead R2 of lift + project"
-        f" | R2 of {few} | its MSE | its MAE |",
-        "|---|---|---|---|---|---|---|---|---|",
     ]
+    head = ["geometry", "leads in", *(f"r with {name}" for name in FRANK)]
+    head += ["12-lead R2 of lift + project", f"R2 of {few}", "its MSE", "its MAE"]
+    rows, bootstrap = [], PatientBootstrap(hearts.patients)
     for (name, unit), values in table.items():
-        cells = [
-            "" if np.isnan(column).all() else _cell(*bootstrap(column)) for column in values.T[:5]
-        ]
-        cells += [
-            _cell(*bootstrap(column, np.mean), digits=4 - (unit != "mV")) for column in values.T[5:]
-        ]
-        lines.append(f"| {name} | {unit} | {' | '.join(cells)} |")
+        found = [bootstrap.summary(column) for column in values.T]
+        cells = [with_interval(one, "median") for one in found[:5]]
+        cells += [with_interval(one, digits=4 if unit == "mV" else 3) for one in found[5:]]
+        rows.append([name, unit, *cells])
+    lines += markdown_table(head, rows)
     if hearts.left_out:
-        lines += ["", f"Left out: {'; '.join(hearts.left_out)}."]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(value: float, low: float, high: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        lines += [f"Left out: {'; '.join(hearts.left_out)}.", ""]
+    return "\n".join(lines)
 
 
 def fit_to_save(hearts: Hearts) -> tuple[np.ndarray, int]:
@@ -306,7 +281,8 @@ def fit_to_save(hearts: Hearts) -> tuple[np.ndarray, int]:
     rows = np.array([split_of_patient(patient) == "train" for patient in hearts.patients])
     if rows.sum() < FEWEST_PATIENTS:
         raise InputError(
-            f"{rows.sum()} training patients are too few to fit lead directions: give a larger PTB folder"
+            f"{rows.sum()} training patients are too few to fit lead directions: give a"
+            " larger PTB folder"
         )
     return fit_frank(hearts.leads[rows], hearts.frank[rows]), int(rows.sum())
 
@@ -320,14 +296,18 @@ def main(argv: list[str] | None = None) -> int:
         "--geometry",
         action="append",
         default=[],
-        help="one more geometry beside paper, dower and the fits, may be repeated: a file, JSON {'I': [x, y, z], ...}"
-        " or CSV lead,x,y,z, in Frank's axes, where lead = x*vx + y*vy + z*vz (not the inverse, leads to vector)",
+        help="one more geometry beside paper, dower and the fits, may be repeated: a file, JSON"
+        " {'I': [x, y, z], ...} or CSV lead,x,y,z, in Frank's axes, where lead = x*vx + y*vy +"
+        " z*vz (not the inverse, leads to vector)",
     )
     parser.add_argument(
         "--visible", default="II,V2,V5", help="leads that the others are predicted from (II,V2,V5)"
     )
     parser.add_argument(
-        "--folds", type=int, default=5, help="folds of patients for what is fitted (default 5)"
+        "--folds",
+        type=positive_int,
+        default=5,
+        help="folds of patients for what is fitted (default 5)",
     )
     parser.add_argument("--out", help="Markdown file to write as well")
     parser.add_argument(
@@ -347,6 +327,7 @@ def main(argv: list[str] | None = None) -> int:
     hearts = load_hearts(args.raw)
     text = report(evaluate(hearts, visible, more, args.folds), hearts, visible, args.folds)
     print(text, end="")
+    # files, if asked for
     try:
         if args.out:
             Path(args.out).parent.mkdir(parents=True, exist_ok=True)
@@ -365,4 +346,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_command(main, sys.argv[1:])
+    run_command(main)

@@ -8,10 +8,10 @@ comparison.
 
 from dataclasses import dataclass
 
-TASK_ORDER = ("super", "sub", "form", "rhythm", "diagnosis")  # other tasks follow by name
 CAVEAT = (
-    "Published figures are for the usual splits (PTB-XL: folds 1-8 train, 9 validation, 10 test; CPSC 2018: the split"
-    " of the paper) and for models pre-trained elsewhere, so they give a scale and are no paired comparison."
+    "Published figures are for the usual splits (PTB-XL: folds 1-8 train, 9 validation, 10 test;"
+    " CPSC 2018: the split of the paper) and for models pre-trained elsewhere, so they give a"
+    " scale and are no paired comparison."
 )
 
 
@@ -82,11 +82,3 @@ PUBLISHED = (
 def published_for(corpus: str, task: str) -> list[tuple[Published, dict[float, float]]]:
     """The rows that have figures for a task of a corpus."""
     return [(row, row.scores[corpus, task]) for row in PUBLISHED if (corpus, task) in row.scores]
-
-
-def in_order(tasks) -> list[str]:
-    """Tasks in the order of the usual tables, then the others by name."""
-    return sorted(
-        tasks,
-        key=lambda task: (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task),
-    )

@@ -1,4 +1,4 @@
-"""Tables and figures of lvcg_jax.studies.robustness, made from its numbers alone."""
+"""Figures of lvcg_jax.studies.robustness, made from its numbers alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,84 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.ecg.drawing import BLUE, GREY, INK, PALETTE, VERMILION, _clean, _frame, _save
-from lvcg_jax.text.tables import markdown_table, points, with_interval
-
-DEVICES = "1, 2 and 3 leads are also devices (I; I, II; I, II, V2); Holter 3 stands for CM1, CM5 and an inferior lead."
-EASI = "EASI is not among the devices: its electrodes lie elsewhere, so standard leads do not combine to it."
-
-
-def perturbation_table(result: dict) -> list[str]:
-    """Change of AUROC x 100 and of the derived leads, a row for each perturbation."""
-    tasks = [probe["task"] for probe in result["probe"]]
-    header = [f"{task} {100 * f:g}%" for task in tasks for f in result["fractions"]]
-    rows = []
-    for name, found in result["perturbations"].items():
-        cells = []
-        for probe in result["probe"]:
-            gaps = {d["fraction"]: d for d in probe["differences"] if d["control"] == name}
-            for f in result["fractions"]:
-                gap = gaps.get(f)
-                cells.append(
-                    points(-gap["difference"], -gap["high"], -gap["low"], "+") if gap else "-"
-                )
-        both, lift = (found["derived"][kind] for kind in ("lift_and_project", "lift_only"))
-        derived = [(both["mse"], 3), (both["r2"], 3), (lift["r2"], 3)]
-        rows.append([name, *cells, *(with_interval(s, digits=n, sign="+") for s, n in derived)])
-        rows[-1].append(f"{found['embedding_shift']:.2f}")
-    columns = ["perturbation", *header, "MSE", "R2", "R2, lift only", "shift of the embedding"]
-    return markdown_table(columns, rows)
-
-
-def sparsity_table(result: dict) -> list[str]:
-    """AUROC x 100 and R2, a row for each set of leads."""
-    tasks = [probe["task"] for probe in result["frozen"]]
-    header = [f"{task} {kind}" for task in tasks for kind in ("frozen", "retrained")]
-    rows = []
-    for name, found in result["sets"].items():
-        cells = []
-        for pair in zip(result["frozen"], result["retrained"], strict=True):
-            for probe in pair:
-                cell = next((c for c in probe["cells"] if c["model"] == name), None)
-                cells.append(
-                    points(cell["macro_auroc"], cell["low"], cell["high"]) if cell else "-"
-                )
-        r2 = [
-            with_interval(found["r2"][m]) if "r2" in found else "-" for m in ("lvcg", "regression")
-        ]
-        facts = [name, ", ".join(found["leads"]), str(found["rank"]), f"{found['gain']:.1f}"]
-        rows.append([*facts, *cells, *r2])
-    return markdown_table(
-        ["set", "leads", "rank", "gain", *header, "R2 hidden leads", "R2 regression"], rows
-    )
-
-
-def to_text(moved: dict, fewer: dict, notes: Sequence[str]) -> str:
-    """Both tables as Markdown."""
-    records, seeds = moved["derived_records"], moved["seeds"]
-    base = " and ".join(f"{m.upper()} {moved['baseline'][m]['mean']:.3f}" for m in ("mse", "r2"))
-    lines = [
-        "**Moved electrodes**: change of test macro AUROC x 100 by task and share of the labels, and of derived leads"
-    ]
-    lines[0] += (
-        f" (from {', '.join(moved['derived_from'])}, {records} records, undisturbed {base}); mean of {seeds} draws"
-    )
-    lines[0] += (
-        " [95% bootstrap over patients]. MSE and R2: lifted and projected with the changed directions."
-    )
-    lines += ["", *perturbation_table(moved)]
-    lines.append(
-        "**Fewer leads**: test macro AUROC x 100 of the probe trained with all leads (frozen), and of one trained with"
-    )
-    lines[-1] += (
-        f" the same few leads on {fewer['train_records']} training records (retrained); R2 of the hidden leads"
-    )
-    lines[-1] += f" ({fewer['derived_records']} records)."
-    lines += [
-        "",
-        *sparsity_table(fewer),
-        f"- Nested sets take the first leads of {', '.join(fewer['order'])}. {DEVICES} {EASI}",
-    ]
-    return "\n".join([*lines, *(f"- {note}" for note in notes), ""])
 
 
 def draw_perturbation(path: str | Path, result: dict) -> Path:

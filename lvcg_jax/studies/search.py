@@ -1,22 +1,22 @@
-"""Trains candidates at one equal budget and scores them on the validation split alone: a row each,
-best first.
+"""Trains candidates at one equal budget and scores them on the validation split alone: a row per
+candidate, best first.
 
     lvcg search --space=configs/search.py --data=SHARDS --budget=400 --out=runs/search
     lvcg search ... --budget=20min --only=dower,record_norm --data=record_norm:OTHER_SHARDS
 
 A candidate is the base config with one change of --space. All get the same model FLOPs
-(lvcg_jax/flops.py): --budget=400 is 400 steps of the base, --budget=20min as many as the base does
-in 20 minutes, timed once and remembered in --out; a candidate whose step is cheaper gets more of
-them. Warm-up is a tenth of the steps at most. A ridge probe reads out every task at every fraction
-of the labels, judged by halves of the validation patients in turn (lvcg_jax/validation_scores.py);
-the mean over all these cells is the score. The test split is never read. Beside the candidates: the
-base with random weights, and the median beat. The best --finalists and the base are then trained
-with --finalist_seeds seeds. A candidate that fails is a row with its reason, and is not tried again
+(model/flops.py): --budget=400 is 400 steps of the base, --budget=20min as many as the base does in
+20 minutes, timed once and remembered in --out; a candidate whose step is cheaper gets more of them.
+Warm-up is at most a tenth of the steps. A ridge probe reads out every task at every fraction of the
+labels, judged by halves of the validation patients in turn (probe/halves.py); the mean over all
+these cells is the score. The test split is never read. Beside the candidates: the base with random
+weights, and the median beat. The best --finalists and the base are then trained with
+--finalist_seeds seeds. A candidate that fails is a row with its reason, and is not tried again
 without --retry.
 
 In --out: rows.jsonl (of a key that occurs twice the last row counts), experiments.md, embeddings/,
 scores/ and runs/, each run cut down to config.json and metrics.jsonl once it is scored. The same
-command goes on where it was stopped, by SIGTERM or Ctrl-C too; an edited candidate is a new row.
+command continues where it was stopped, also by SIGTERM or Ctrl-C; an edited candidate is a new row.
 """
 
 import argparse
@@ -34,45 +34,53 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, natural_int, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
-from data_prep.dataset.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
+from data_prep.dataset.shards import ShardSet, read_metadata
 from lvcg_jax.config.files import PAPER_CONFIG, read_config_file
 from lvcg_jax.model.flops import model_flops
-from lvcg_jax.probe.__main__ import parse_fractions
 from lvcg_jax.probe.halves import SPLITS, mean_cells, score_table
+from lvcg_jax.probe.labels import choose_tasks
+from lvcg_jax.runs.history import last_validation
 from lvcg_jax.runs.metrics_log import read_metrics
-from lvcg_jax.studies.results_page import MEDIAN, RANDOM
-from lvcg_jax.studies.search_page import INTRO, to_text
-from lvcg_jax.studies.trials import (
+from lvcg_jax.studies.changes import (
     BASE,
-    Features,
     Stopped,
     Variant,
+    add_change_flags,
     budgeted,
     describe_change,
-    digest_of,
     fingerprint,
-    last_validation,
-    median_features,
-    parse_data,
-    parse_only,
-    parse_tasks,
+    parse_changes,
     plan,
-    random_features,
-    read_changes,
     reason_of,
     run_of,
     variant_features,
 )
+from lvcg_jax.studies.embeddings import (
+    MEDIAN,
+    RANDOM,
+    Features,
+    data_key,
+    digest_of,
+    median_features,
+    random_features,
+)
 from lvcg_jax.text.pages import put_on_page
+from lvcg_jax.text.tables import markdown_table, percent, points
 from lvcg_jax.train.loop import train_and_evaluate
 
 SPACE_FILE = "configs/search.py"
 KEPT = ("config.json", "metrics.jsonl")  # of a run that was scored
 TIMED_STEPS = 20
+INTRO = """# Experiments
+
+What was tried on the way to `best`: candidates trained at one equal budget and judged by the
+validation split alone, the ones that failed included. Each section is written by the command it
+shows.
+"""
 
 
 def step_flops(config: ConfigDict, data: Path) -> float:
@@ -92,7 +100,7 @@ def base_steps(budget: str, base: Variant, out: Path) -> int:
         return int(found[1])
     path = out / "budget.json"
     known = json.loads(path.read_text()) if path.exists() else {}
-    name = f"{budget} of {digest_of([fingerprint(base.config), file_sha256(base.data / METADATA_FILE)])}"
+    name = f"{budget} of {digest_of([fingerprint(base.config), data_key(base.data)])}"
     if name not in known:
         seconds = seconds_per_step(base, out)
         known[name] = {
@@ -164,7 +172,7 @@ class Laboratory:
         key = digest_of([*features.key, json.dumps(self.options, sort_keys=True)])
         path = self.out / "scores" / f"{features.name}-{key}.json"
         if not path.exists():
-            score = score_table(features.table(self.out), **self.options)
+            score = score_table(features.table(self.out / "embeddings"), **self.options)
             path.parent.mkdir(exist_ok=True)
             write_whole(path, json.dumps(score) + "\n")
         return json.loads(path.read_text())
@@ -207,12 +215,11 @@ class Laboratory:
 
     def controls(self) -> None:
         """The rows of random weights and of the median beat."""
-        random = [random_features(self.base, seed, SPLITS) for seed in range(self.args.seeds)]
-        for name, several in ((RANDOM, random), (MEDIAN, [median_features(self.base, SPLITS)])):
-            self.put(
-                self.new_row(digest_of([self.base_key, name]), name, "control"),
-                list(map(self.score, several)),
-            )
+        config, data, seeds = self.base.config, self.base.data, range(self.args.seeds)
+        random = [random_features(config, seed, data, SPLITS) for seed in seeds]
+        for name, several in ((RANDOM, random), (MEDIAN, [median_features(data, SPLITS)])):
+            row = self.new_row(digest_of([self.base_key, name]), name, "control")
+            self.put(row, list(map(self.score, several)))
 
     def new_row(self, key: str, name: str, kind: str) -> dict:
         row = {
@@ -332,6 +339,101 @@ def trim_run(run: Path) -> None:
             path.unlink()
 
 
+def to_text(rows: Sequence[dict]) -> str:
+    """The tables of each base, in the order in which they were begun; best first."""
+    groups: dict[str, list[dict]] = {}
+    for row in rows:
+        groups.setdefault(row["base"], []).append(row)
+    return "\n\n".join("\n".join(_group(group)).strip() for group in groups.values())
+
+
+def _group(rows: list[dict]) -> list[str]:
+    """The rows of one base: scores with gains, each task, terms of the loss, configs and notes."""
+    base = next(row for row in rows if row["kind"] == "base")
+    tried = {row["name"] for row in rows if "steps" in row}
+    rows = [
+        row
+        for row in rows
+        if row["kind"] == "control" or "steps" in row or row["name"] not in tried
+    ]
+    scored, failed = [r for r in rows if "mean" in r], [r for r in rows if "mean" not in r]
+    # Finalists have more seeds than the others: rows are compared by the seeds that all have.
+    common = min(len(row["seeds"]) for row in scored if row["kind"] != "control")
+    scored.sort(key=lambda row: -np.mean(row["means"][:common]))
+    more = any(len(row["seeds"]) > common for row in scored)
+
+    study, steps = base["study"], base["steps"]
+    timed = f" ({study['budget']})" if study["budget"] != str(steps) else ""
+    tasks = list(dict.fromkeys(cell["task"] for cell in base["cells"]))
+    seeds = "seed 0" if common == 1 else f"seeds 0 to {common - 1}"
+    every = "; `all seeds` is the gain over all that a row has" if more else ""
+    lines = [
+        f"### {steps} steps of `{base['name']}`{timed}",
+        "",
+        f"Every candidate has the model FLOPs of {steps} steps of {base['batch_size']} records of"
+        f" `{base['name']}`, {base['tflop']:.4g} TFLOP. Scores are macro AUROC x 100 on"
+        f" {study['corpus']}'s validation split, never the test split: {study['patients']} patients"
+        " in two halves, the probe's strength chosen on one and judged on the other, both ways."
+        f" `mean` is over {', '.join(tasks)} with {', '.join(map(percent, study['fractions']))} of"
+        f" the labels, {study['seeds']} label subset{'s' * (study['seeds'] > 1)} each; `gain` is"
+        f" over `{base['name']}`, paired by seed. Both are of {seeds}, which all have{every}.",
+        "",
+    ]
+    head = ["", f"change of {base['name']}", "mean", "gain", "seeds", "by seed"]
+    head += ["all seeds"] * more + ["steps", "TFLOP", "minutes"]
+    lines += markdown_table(head, [_summary(row, common, more) for row in [*scored, *failed]])
+    for task in tasks:
+        shares = [cell["fraction"] for cell in base["cells"] if cell["task"] == task]
+        columns = [f"{task}, all seeds of a row [95% interval over patients]"]
+        cells = [[_name(row), *_cells(row, task, shares)] for row in scored]
+        lines += markdown_table([*columns, *map(percent, shares)], cells)
+    names = list(dict.fromkeys(name for row in scored for name in row.get("terms", {})))
+    trained = [row for row in scored if row.get("terms")]
+    terms = [[_name(row), *(_number(row["terms"].get(name)) for name in names)] for row in trained]
+    lines += markdown_table(["last validation", *names], terms)
+    full = [[_name(row), row["paper"]] for row in rows if row.get("paper")]
+    title = "Every difference from the paper's config (configs/pretrain.py)"
+    lines += [f"<details><summary>{title}</summary>", ""]
+    lines += [*markdown_table(["", "configs/pretrain.py -> it"], full), "</details>", ""]
+    notes = dict.fromkeys(note for row in scored for note in row["notes"])
+    return [*lines, *(f"- {note}" for note in notes)]
+
+
+def _name(row: dict) -> str:
+    return f"{row['name']} (control)" if row["kind"] == "control" else row["name"]
+
+
+def _summary(row: dict, common: int, more: bool) -> list[str]:
+    """A row of the table: mean and gain over the first `common` seeds, and with `more` the gain
+    over all its seeds."""
+    failed = f"failed: {row['reason']}" if row["reason"] else ""
+    change = "; ".join(filter(None, (row["change"], failed)))
+    means, gains = row.get("means", []), row.get("differences", [])
+    by_seed = [f"{100 * x:+.2f}" for x in gains] or [f"{100 * x:.2f}" for x in means]
+    scores = [
+        f"{100 * np.mean(means[:common]):.2f}" if means else "-",
+        f"{100 * np.mean(gains[:common]):+.2f}" if gains else "-",
+        str(len(row["seeds"])),
+        " ".join(by_seed) or "-",
+    ]
+    if more:
+        scores.append(f"{100 * np.mean(gains):+.2f}" if len(gains) > common else "-")
+    cost = [_number(row.get(name)) for name in ("steps", "tflop", "minutes")]
+    return [_name(row), change or "-", *scores, *cost]
+
+
+def _cells(row: dict, task: str, fractions: Sequence[float]) -> list[str]:
+    cells = {cell["fraction"]: cell for cell in row["cells"] if cell["task"] == task}
+    return [
+        points(*(cells.get(f, {}).get(name) for name in ("auroc", "low", "high")))
+        for f in fractions
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
     """SIGTERM and Ctrl-C do the same: a training saves a checkpoint first, everything else ends at
@@ -359,67 +461,32 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         help="file of base and candidates (default configs/search.py)",
     )
     add("--base", metavar="CONFIG", help="another base, e.g. configs/pretrain.py:best")
-    add(
-        "--data",
-        required=True,
-        action="append",
-        metavar="[NAME:]SHARDS",
-        help="shards of all, or of one candidate",
-    )
     add("--budget", required=True, help="steps of the base, e.g. 400, or its minutes, e.g. 20min")
-    add("--out", required=True, type=Path, help="folder for rows, embeddings, scores and runs")
-    add("--only", metavar="A,B", help="candidates to run (default: all)")
-    add("--seeds", type=int, default=1, help="trainings of every candidate (default 1)")
+    add("--seeds", type=positive_int, default=1, help="trainings of every candidate (default 1)")
     add(
         "--finalists",
-        type=int,
+        type=natural_int,
         default=3,
         help="how many of the best get more seeds (default 3; 0: none)",
     )
-    add("--finalist_seeds", type=int, default=3, help="trainings of base and finalists (default 3)")
-    add("--task", default="all", help="label tasks to probe, comma-separated, or all (default)")
     add(
-        "--fractions",
-        default="0.01,0.1,1",
-        help="fractions of the training labels (default 0.01,0.1,1)",
-    )
-    add(
-        "--probe_seeds",
-        type=int,
+        "--finalist_seeds",
+        type=positive_int,
         default=3,
-        help="label subsets drawn for each fraction (default 3)",
+        help="trainings of base and finalists (default 3)",
     )
-    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--retry", action="store_true", help="train again what failed")
     add("--keep", action="store_true", help="keep the checkpoints of trainings that were scored")
-    add(
-        "--page",
-        metavar="FILE",
-        help="also write the tables as a section of this page, e.g. docs/experiments.md",
-    )
+    add_change_flags(parser)
     args = parser.parse_args(argv)
-    if (
-        min(args.seeds, args.finalist_seeds, args.probe_seeds, args.resamples) < 1
-        or args.finalists < 0
-    ):
-        raise InputError(
-            "--seeds, --finalist_seeds, --probe_seeds and --resamples must be 1 or more, --finalists 0"
-        )
     args.argv = argv
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
-    changes = read_changes(args.space, "CANDIDATES")
-    only, data = (
-        parse_only(args.only, list(changes), "candidate"),
-        parse_data(args.data, list(changes)),
-    )
-    options = {
-        "tasks": parse_tasks(args.task, data[BASE]),
-        "fractions": parse_fractions(args.fractions),
-    }
+    changes, only, data = parse_changes(args.space, "CANDIDATES", args.only, args.data)
+    options = {"tasks": choose_tasks(args.task, data[BASE]), "fractions": args.fractions}
     options |= {"seeds": args.probe_seeds, "resamples": args.resamples}
     if "validation" not in read_metadata(data[BASE])["splits"]:
         raise InputError(
@@ -433,7 +500,7 @@ def main(argv: list[str] | None = None) -> int:
             laboratory = Laboratory(variants, read_config_file(PAPER_CONFIG), args, options)
             laboratory.run()
     except (Stopped, KeyboardInterrupt):
-        print("stopped: the same command goes on from here")
+        print("stopped: the same command continues from here")
         return 0
     print((args.out / "experiments.md").read_text())
     return 0

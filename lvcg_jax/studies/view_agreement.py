@@ -3,15 +3,21 @@ weights as control.
 
     lvcg view_agreement --checkpoint=runs/paper --checkpoint=best=runs/long --data=SHARDS --out=DIR
 
-Every test record is seen through all its leads, and --draws times through --k of them that span three dimensions, drawn
-by the record's uid: the same views for every model and every call. Features are standardised by the all-lead embeddings
-of the training records, as any two raw embeddings are alike: they share a mean.
-cosine   of a view's embedding with that of all leads; 'strangers' is the same of different records, all leads
-top-1    how often the nearest all-lead embedding of the test split is the record's own: no collapse wins this
-AUROC    of a probe trained, and its strength chosen, with all leads; tested with all, and with the views
-Beats and R-R intervals are found with all leads, so the rhythm part has nothing to disagree on, and makes agreement of
-the whole embedding easy: read 'without rhythm' beside it.
-Writes view_agreement.json, view_agreement.md and view_agreement.png.
+Every test record is seen through all its leads, and --draws times through --k of them that span
+three dimensions, drawn by the record's uid: the same views for every model and every call. Features
+are standardised by the all-lead embeddings of the training records, since any two raw embeddings
+are alike: they share a mean.
+
+cosine   of a view's embedding with that of all leads; 'strangers' is the same of different records,
+         all leads
+top-1    how often the nearest all-lead embedding of the test split is the record's own: a model
+         that gives all records one embedding does not win this
+AUROC    of a probe trained, and its strength chosen, with all leads; tested with all, and with the
+         views
+
+Beats and R-R intervals are found with all leads, so the rhythm part has nothing to disagree on, and
+makes agreement of the whole embedding easy: read 'without rhythm' beside it. Writes
+view_agreement.json, view_agreement.md and view_agreement.png.
 
 Axis letters: t test row, d feature, v draw of the views.
 """
@@ -23,12 +29,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import SPLITS
-from data_prep.dataset.shards import ShardSet, read_metadata
+from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.data.entries import list_entries
@@ -36,21 +42,19 @@ from lvcg_jax.data.windows import shard_windows
 from lvcg_jax.embed.dataset import check_place, embed_dataset
 from lvcg_jax.embed.lvcg import LVCG, join_parts
 from lvcg_jax.embed.table import Table, keep_test_rows
-from lvcg_jax.probe.__main__ import named_path, parse_fractions
 from lvcg_jax.probe.figures import draw_probe
+from lvcg_jax.probe.frozen import ALL, frozen_probe
 from lvcg_jax.probe.labels import choose_tasks
-from lvcg_jax.reconstruct.scores import to_json
 from lvcg_jax.reconstruct.views import Row, View, drawn_view
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.stats.scaling import mean_and_scale, unit_rows
-from lvcg_jax.studies.published import in_order
-from lvcg_jax.studies.results import random_weights_key
-from lvcg_jax.studies.results_page import RANDOM
-from lvcg_jax.studies.robustness import ALL, frozen_probe
+from lvcg_jax.studies.embeddings import RANDOM, random_weights_key
+from lvcg_jax.text.documents import to_json
+from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.pages import command_line, put_on_page
 from lvcg_jax.text.tables import auroc_row, gain_row, markdown_table, percent, points
 
-# that says which leads span three dimensions, whatever geometry a model has
+# says which leads span three dimensions, whatever geometry a model has
 GEOMETRY, EPS = "paper", 1e-4
 WHOLE, NO_RHYTHM = "whole embedding", "without rhythm"
 MEASURES = {"cosine": "cosine", "strangers": "cosine of strangers", "top1": "top-1"}
@@ -62,7 +66,7 @@ def open_models(checkpoints: Sequence[str], data: str) -> dict[str, LVCG]:
     none has them yet."""
     paths: dict[str, str] = {}
     for text in checkpoints:
-        name, path = named_path(text, Path(text).resolve().name)
+        name, path = named_path("--checkpoint", text, Path(text).resolve().name)
         if name in paths:
             raise InputError(
                 f"--checkpoint={text}: the name '{name}' is taken; give another as NAME=RUN"
@@ -164,20 +168,13 @@ def stranger_cosine(full: np.ndarray, records: np.ndarray) -> np.ndarray:
     return np.concatenate(means)
 
 
-def measure(
-    model: LVCG,
-    view: View,
-    tasks: Sequence[str],
-    fractions: Sequence[float],
-    args: argparse.Namespace,
-) -> dict:
+def measure(model: LVCG, view: View, tasks: Sequence[str], args: argparse.Namespace) -> dict:
     """All numbers of one model."""
     table = embed_dataset(model, args.data, limit=args.records)
-    keys = [f"{row.entry.record_id}#{row.entry.window}" for row in view.rows[:: args.draws]]
-    table, test = keep_test_rows(table, keys)
+    table, test = keep_test_rows(table, [row.entry.row for row in view.rows[:: args.draws]])
     views = embed_views(model, view, args.draws)
     tested = {view_name(args.k): list(views)}
-    options = (fractions, args.seeds, args.resamples)
+    options = (args.fractions, args.seeds, args.resamples)
     return {
         "checkpoint": model.checkpoint,
         "agreement": agreement(table, test, views, args.resamples),
@@ -213,9 +210,10 @@ def to_text(document: dict) -> str:
         else f"one view a record of {seen}"
     )
     lines = [
-        f"**Agreement** of {times} with all leads, x 100, {document['test_rows']} test records [95% bootstrap over"
-        " patients]. Cosine: of features standardised by the training records; strangers: different records, all leads;"
-        " top-1: the nearest all-lead embedding is the record's own.",
+        f"**Agreement** of {times} with all leads, x 100, {document['test_rows']} test records [95%"
+        " bootstrap over patients]. Cosine: of features standardised by the training records;"
+        " strangers: different records, all leads; top-1: the nearest all-lead embedding is the"
+        " record's own.",
         "",
         *markdown_table(["features", "measure", *models], rows),
     ]
@@ -229,8 +227,8 @@ def to_text(document: dict) -> str:
             rows.append([*start, "drop", *(gain_row(r, seen, [fraction])[0] for r in results)])
     protocol = "ridge, strength chosen on validation records with all leads"
     lines += [
-        f"**Probe** trained with all leads ({protocol}): test macro AUROC x 100 with all leads, with the views (mean of"
-        " the draws), and the drop between the two (paired bootstrap).",
+        f"**Probe** trained with all leads ({protocol}): test macro AUROC x 100 with all leads,"
+        " with the views (mean of the draws), and the drop between the two (paired bootstrap).",
         "",
         *markdown_table(["task", "labels", "tested with", *models], rows),
     ]
@@ -256,7 +254,8 @@ def notes_of(view: View, models: dict[str, dict]) -> list[str]:
     """What a reader of the tables must know."""
     notes = [
         *view.notes,
-        f"Beats and R-R intervals are found with all leads: rhythm has nothing to disagree on, '{NO_RHYTHM}' has.",
+        "Beats and R-R intervals are found with all leads: rhythm has nothing to disagree"
+        f" on, '{NO_RHYTHM}' has.",
     ]
     short = {failure["record_id"] for failure in view.failures}
     if short:
@@ -282,63 +281,36 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="[NAME=]RUN",
         help="run directory; may be repeated",
     )
-    add(
-        "--data",
-        required=True,
-        metavar="SHARDS",
-        help="labelled shards with train, validation and test splits",
-    )
-    add("--out", required=True, metavar="DIR", help="folder for everything that is written")
+    add_shared(parser, "data", "out")
     add("--k", type=int, default=3, help="visible leads of a view (default 3)")
-    add("--draws", type=int, default=3, help="views of each test record (default 3)")
-    add(
-        "--records",
-        type=int,
-        help="at most so many records of each split, drawn by patient (default all)",
-    )
-    add("--task", default="all", help="label tasks, comma-separated, or all (default)")
-    add("--fractions", default="1", help="fractions of the training labels (default 1: all)")
-    add(
-        "--seeds",
-        type=int,
-        default=3,
-        help="label subsets drawn for each fraction under 1 (default 3)",
-    )
-    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
-    add("--page", metavar="FILE", help="also write the tables into a section of this page")
-    add(
-        "--section",
-        metavar="NAME",
-        default="view_agreement",
-        help="name of that section (default view_agreement)",
+    add("--draws", type=positive_int, default=3, help="views of each test record (default 3)")
+    add("--records", type=positive_int, help="records of each split at most (default all)")
+    add_shared(
+        parser, "task", "seeds", "resamples", "page", fractions="1", section="view_agreement"
     )
     args = parser.parse_args(argv)
     if not 1 <= args.k < len(LEADS):
         raise InputError(f"--k={args.k}: give 1 to 11; a view of all twelve leads is no other view")
-    for name in ("draws", "records", "seeds", "resamples"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise InputError(f"--{name} must be 1 or more")
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
-    out, fractions = Path(args.out), sorted(set(parse_fractions(args.fractions)))
-    tasks = choose_tasks(args.task, in_order(read_metadata(args.data)["tasks"]), args.data)
+    out, tasks = Path(args.out), choose_tasks(args.task, args.data)
     check_place(out / "view_agreement.json")
     models = open_models(args.checkpoint, args.data)
     view = draw_test_views(args.data, args.k, args.draws, args.records)
     measured = {}
     for name, model in models.items():
         print(f"{name}: {model.checkpoint}", flush=True)
-        measured[name] = measure(model, view, tasks, fractions, args)
+        measured[name] = measure(model, view, tasks, args)
     command = command_line("view_agreement", argv)
     document = {
         "format": "lvcg-view-agreement-1",
         "command": command,
         "k": args.k,
         "draws": args.draws,
-        "fractions": fractions,
+        "fractions": args.fractions,
         "test_rows": len(view.rows) // args.draws,
         "notes": notes_of(view, measured),
         "models": measured,

@@ -1,8 +1,11 @@
-"""JSON documents that commands write for each other, read with a check that they are what they
+"""JSON documents that commands write for each other, and read with a check that they are what they
 should be."""
 
 import json
+import math
 from pathlib import Path
+
+import numpy as np
 
 from data_prep.base.errors import InputError
 
@@ -38,3 +41,18 @@ def read_probe(path: Path) -> dict:
     ):
         raise InputError(f"{path} holds no probe results: write it anew with lvcg probe --out=FILE")
     return document
+
+
+def to_json(document: dict) -> str:
+    """JSON text in which a value that does not exist is null."""
+    return json.dumps(_plain(document), indent=1, allow_nan=False) + "\n"
+
+
+def _plain(value):
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

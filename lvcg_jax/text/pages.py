@@ -11,18 +11,23 @@ from data_prep.base.files import write_whole
 
 INTRO = """# Results
 
-Linear probes of frozen embeddings: test macro AUROC x 100, beside the same model with random weights and a control
-without any learning (median beat, PCA and R-R statistics). Each section is written by the command it shows, from the
-numbers alone, the list of what did not win included.
+Linear probes of frozen embeddings: test macro AUROC x 100, beside the same model with random
+weights and a control without any learning (median beat, PCA and R-R statistics). Each section is
+written by the command it shows, from the numbers alone, the list of what did not win included.
 """
 
 
 def command_line(name: str, argv: Sequence[str] | None) -> str:
     """The command as it was given (None: to this process), for a page; of absolute paths only the
-    last name is told."""
+    last name is shown."""
     words = sys.argv[1:] if argv is None else argv
     shown = [re.sub(r"(?<=[=:])/[^=:]*", lambda path: Path(path[0]).name, word) for word in words]
     return " ".join([f"lvcg {name}", *shown])
+
+
+def shown(path: Path) -> str:
+    """A path for a page: as given if it is relative, else its last name."""
+    return path.name if path.is_absolute() else path.as_posix()
 
 
 def write_section(path: str | Path, name: str, text: str) -> None:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 F1_TITLE = (
-    "Test macro F1 x 100, thresholds chosen on the validation split. The control 'always yes' answers yes for every"
-    " record: 2p / (1 + p) for a class with a share p of positives. (The majority answer scores 0 wherever it is no.)"
+    "Test macro F1 x 100, thresholds chosen on the validation split. The control 'always yes'"
+    " answers yes for every record: 2p / (1 + p) for a class with a share p of positives. (The"
+    " majority answer scores 0 wherever it is no.)"
 )
 
 

@@ -2,6 +2,7 @@
 blind to padding."""
 
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -63,10 +64,30 @@ def test_head_alone_is_the_ridge_probe_and_leaves_the_encoder_bit_identical(
     stored = {name: embedder.variables["params"][name] for name in params["backbone"]}
     assert not any(changed(params["backbone"], stored))
     x = table.embedding[task.rows]
-    head, _ = fit_ridge(x[train], y, x[val], y_val, 0, STRENGTHS)
+    head, _ = fit_ridge(x[train], y, x[val], y_val, 0, STRENGTHS, table.part_sizes)
     _, scores, _ = tune(train, y, val, y_val, test, 0)
     # the same records in the same order, embedded anew
     np.testing.assert_allclose(scores, head(x[test]), atol=1e-3)
+
+
+def test_the_head_weighs_parts_as_the_linear_probe_beside_it_does(
+    embedder, shards_dir, table, task
+):
+    train, y, val, y_val, _ = rows_of(task)
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=table.embedding.shape).astype(np.float32)
+    last = table.part_columns[list(table.parts)[-1]]  # the one part that knows the label
+    noise[task.rows, last.start] += 1.5 * task.labels[:, 0]
+    other = replace(table, embedding=noise)
+    tune = FineTune(embedder, shards_dir, other, task.rows, 0, 1e-3, progress=False)
+    params, _, _ = tune.tune(train, y, val, y_val, 0)
+    x = noise[task.rows]
+    with_parts, without = (
+        fit_ridge(x[train], y, x[val], y_val, 0, STRENGTHS, parts)[0].weights
+        for parts in (table.part_sizes, None)
+    )
+    np.testing.assert_allclose(params["head"]["kernel"], with_parts, rtol=1e-5)
+    assert np.abs(with_parts - without).max() > 1e-3
 
 
 def begin(tune, train, y, val, y_val):

@@ -16,7 +16,7 @@ from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.segment import stitch_beats
 from data_prep.formats.wfdb_files import read_wfdb_record
-from lvcg_jax.data.entries import list_entries
+from lvcg_jax.data.entries import draw_patients, list_entries
 from lvcg_jax.data.packing import record_batch
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
 from lvcg_jax.reconstruct import study
@@ -208,9 +208,26 @@ def test_a_missing_lead_is_no_target_and_a_missing_visible_lead_is_named(entries
     view = fixed_view([*lacking, *blind, *entries[2:]], ["II", "V2", "V5"], A, 1e-4)
     assert not view.rows[0].hidden & 0b10
     assert [f["record_id"] for f in view.failures] == [entries[1].record_id]
-    assert any(entries[0].record_id in note and "go on" in note for note in view.notes)
+    assert any(
+        entries[0].record_id in note and "are used with the others" in note for note in view.notes
+    )
     scores = score_rows([Source(make_methods(["zero"], None, 1e-4))], view.rows[:1])["zero"]
     assert np.isnan(scores["mse"][0, 1]) and np.isfinite(scores["mse"][0, 0])
+
+
+def test_a_limit_keeps_whole_patients(shards_dir):
+    shards = [ShardSet(shards_dir, "train")]
+    every = list_entries(shards)
+    for limit in (1, 5, 7, 23, len(every), 10**6):
+        few = list_entries(shards, limit)
+        drawn = {entry.patient_id for entry in few}
+        assert few == [entry for entry in every if entry.patient_id in drawn]
+        assert len(few) <= max(limit, 5)  # five records a patient, and one patient at least
+        assert len(few) > limit - 5 or len(few) == len(every)
+    patients = ["a", "b", "b", "c", "b", "c"]
+    assert draw_patients(patients) == draw_patients(patients, 6) == list(range(6))
+    small, large = draw_patients(patients, 3), draw_patients(patients, 5)
+    assert set(small) <= set(large) and {1, 2, 4} & set(large) in (set(), {1, 2, 4})
 
 
 def test_with_all_splits_nothing_is_fitted_on_the_patient_it_is_judged_on(shards_dir):

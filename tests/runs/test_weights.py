@@ -117,7 +117,7 @@ def test_files_say_what_the_weights_are_and_nothing_of_the_machine(
         "None were",
     ):
         assert words in card, words
-    command = re.search(r"python -m lvcg_jax.train (.*)", card)[0]
+    command = re.search(r"lvcg train (.*)", card)[0]
     assert (
         "--config=configs/pretrain.py:paper" in command and "--config.model.token_dim=16" in command
     )

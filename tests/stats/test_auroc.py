@@ -9,7 +9,16 @@ from sklearn.metrics import f1_score as sklearn_f1
 from sklearn.metrics import roc_auc_score
 
 from data_prep.base.errors import InputError
-from lvcg_jax.stats import auroc, bootstrap
+from lvcg_jax.stats import auroc
+from lvcg_jax.stats.bootstrap import PatientBootstrap, interval
+
+
+def macro_interval(labels, scores, patients=None, **options):
+    """95% interval of the macro AUROC over patients, or over rows."""
+    bootstrap = PatientBootstrap(
+        np.arange(len(labels)) if patients is None else patients, **options
+    )
+    return interval(auroc.macro_of_resamples(auroc.bootstrap_auroc(labels, scores, bootstrap)))
 
 
 @pytest.mark.parametrize("levels", [2, 5, 10_000])
@@ -63,14 +72,15 @@ def test_bootstrap_equals_scikit_learn_on_the_resampled_rows():
 def test_bootstrap_of_f1_equals_scikit_learn_on_the_resampled_rows():
     rng = np.random.default_rng(12)
     labels, yes = rng.random((60, 2)) < 0.3, rng.random((60, 2)) < 0.4
-    patients = np.arange(60) // 3
-    ours = auroc.bootstrap_f1(labels, yes, patients, resamples=5, seed=3)
-    for block, weights in bootstrap._resample(60, patients, 5, 3):
+    bootstrap = PatientBootstrap(np.arange(60) // 3, resamples=5, seed=3)
+    ours = auroc.bootstrap_f1(labels, yes, bootstrap)
+    for block, weights in bootstrap.weights():
         for r, w in zip(range(5)[block], weights.T, strict=True):
             rows = np.repeat(np.arange(60), w.astype(int))
             expected = [sklearn_f1(labels[rows, c], yes[rows, c]) for c in range(2)]
             np.testing.assert_allclose(ours[r], expected)
-    nothing = auroc.bootstrap_f1(np.zeros((9, 1), bool), np.ones((9, 1), bool), resamples=4)
+    rows = PatientBootstrap(np.arange(9), resamples=4)
+    nothing = auroc.bootstrap_f1(np.zeros((9, 1), bool), np.ones((9, 1), bool), rows)
     assert np.isnan(nothing).all()
 
 
@@ -78,14 +88,14 @@ def test_bootstrap_is_seeded_and_ignores_row_order():
     rng = np.random.default_rng(3)
     labels, scores = rng.random((200, 2)) < 0.4, rng.normal(size=(200, 2))
     patients = np.array([f"p{i // 2:03d}" for i in range(200)])
-    one = auroc.bootstrap_auroc(labels, scores, patients, 50, seed=5)
+    one = auroc.bootstrap_auroc(labels, scores, PatientBootstrap(patients, 50, seed=5))
     order = rng.permutation(200)
+    again = PatientBootstrap(patients[order], 50, seed=5)
     np.testing.assert_allclose(
-        one,
-        auroc.bootstrap_auroc(labels[order], scores[order], patients[order], 50, seed=5),
-        atol=1e-12,
+        one, auroc.bootstrap_auroc(labels[order], scores[order], again), atol=1e-12
     )
-    assert not np.allclose(one, auroc.bootstrap_auroc(labels, scores, patients, 50, seed=6))
+    other = PatientBootstrap(patients, 50, seed=6)
+    assert not np.allclose(one, auroc.bootstrap_auroc(labels, scores, other))
 
 
 def test_interval_covers_the_true_value():
@@ -95,7 +105,7 @@ def test_interval_covers_the_true_value():
     for trial in range(200):
         labels = rng.random((150, 1)) < 0.4
         scores = rng.normal(size=(150, 1)) + labels
-        low, high = auroc.macro_auroc_interval(labels, scores, resamples=200, seed=trial)
+        low, high = macro_interval(labels, scores, resamples=200, seed=trial)
         covered += low <= 0.7602 <= high
     assert 0.89 <= covered / 200 <= 0.99
 
@@ -106,9 +116,9 @@ def test_patients_with_copied_records_do_not_narrow_the_interval():
     scores = rng.normal(size=(200, 1)) + labels
     patients = np.arange(200)
     copied = [np.repeat(a, 8, axis=0) for a in (labels, scores, patients)]
-    width = np.diff(auroc.macro_auroc_interval(labels, scores))[0]
-    by_row = np.diff(auroc.macro_auroc_interval(copied[0], copied[1]))[0]
-    by_patient = np.diff(auroc.macro_auroc_interval(*copied))[0]
+    width = np.diff(macro_interval(labels, scores))[0]
+    by_row = np.diff(macro_interval(copied[0], copied[1]))[0]
+    by_patient = np.diff(macro_interval(*copied))[0]
     assert by_row < 0.5 * width
     assert by_patient == pytest.approx(width, rel=0.15)
 
@@ -118,7 +128,7 @@ def test_rare_class_missing_from_some_resamples_is_not_scored_there():
     labels[:50, 0] = True
     labels[0, 1] = True
     scores = np.random.default_rng(6).normal(size=(100, 2))
-    resampled = auroc.bootstrap_auroc(labels, scores, resamples=300)
+    resampled = auroc.bootstrap_auroc(labels, scores, PatientBootstrap(np.arange(100), 300))
     missing = np.isnan(resampled[:, 1])
     assert 0.25 < missing.mean() < 0.5  # (1 - 1/100)^100 = 0.37
     np.testing.assert_allclose(auroc.macro_of_resamples(resampled)[missing], resampled[missing, 0])
@@ -128,7 +138,7 @@ def test_a_thousand_resamples_of_a_test_fold_take_seconds():
     rng = np.random.default_rng(7)
     labels, scores = rng.random((2000, 23)) < 0.05, rng.normal(size=(2000, 23))
     start = time.process_time()
-    auroc.bootstrap_auroc(labels, scores, np.arange(2000) // 2)
+    auroc.bootstrap_auroc(labels, scores, PatientBootstrap(np.arange(2000) // 2))
     assert time.process_time() - start < 20
 
 
@@ -155,3 +165,21 @@ def test_best_threshold_is_the_best_of_all_thresholds():
 def test_unusable_input_says_why(labels, scores, words):
     with pytest.raises(InputError, match=words):
         auroc.auroc(labels, scores)
+
+
+def test_a_summary_is_that_of_the_rows_of_the_patients_drawn():
+    rng = np.random.default_rng(9)
+    patients = np.array([f"p{i}" for i in rng.integers(0, 12, 40)])
+    values = np.where(rng.random(40) < 0.2, np.nan, rng.normal(size=40))
+    bootstrap = PatientBootstrap(patients, resamples=30, seed=2)
+    names, means, medians = np.unique(patients), [], []
+    for _, drawn in bootstrap.draws():
+        for some in drawn:
+            rows = [values[patients == names[n]] for n in some]
+            means.append(np.nanmean(np.concatenate(rows)))
+            medians.append(np.median([np.nanmean(x) for x in rows if np.isfinite(x).any()]))
+    found = bootstrap.summary(values)
+    assert (found["low"], found["high"]) == pytest.approx(interval(np.array(means)))
+    assert (found["median_low"], found["median_high"]) == pytest.approx(interval(np.array(medians)))
+    assert found["mean"] == pytest.approx(np.nanmean(values))
+    assert np.isnan(list(bootstrap.summary(np.full(40, np.nan)).values())).all()

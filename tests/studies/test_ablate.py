@@ -15,13 +15,13 @@ from lvcg_jax.config.build import make_model, make_preprocess, make_subsets
 from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.model.losses import loss_terms
-from lvcg_jax.studies import ablate, trials
-from lvcg_jax.studies.results_page import MEDIAN, RANDOM
+from lvcg_jax.studies import ablate, changes, embeddings
+from lvcg_jax.studies.embeddings import MEDIAN, RANDOM
 
 FILE = ROOT / "configs" / "ablations.py"
 NAMES = (
-    "ecg_space", "learnable_geometry", "shuffled_geometry", "no_bottleneck", "no_temporal", "no_vcg_loss",
-    "vcg_peaks", "dower", "record_norm", "all_subsets",
+    "ecg_space", "learnable_geometry", "shuffled_geometry", "no_bottleneck", "no_temporal",
+    "no_vcg_loss", "vcg_peaks", "dower", "record_norm", "all_subsets",
 )  # fmt: skip
 BATCH = pack(random_records((4, 2, 5), 16), groups=1, capacity=12)
 
@@ -33,7 +33,7 @@ def test_each_ablation_is_a_small_change_that_trains(name):
     assert 1 <= sum(value != paper[field] for field, value in flatten(config).items()) <= 3
     make_preprocess(config)
     small = tiny_config()
-    ablate.read_changes(FILE)[name](small)
+    changes.read_changes(FILE, "ABLATIONS")[name](small)
     model = make_model(small)
     assert len(make_subsets(small)) >= (220 if name == "all_subsets" else 1)
 
@@ -48,7 +48,7 @@ def test_each_ablation_is_a_small_change_that_trains(name):
 
 
 def test_the_file_has_exactly_these_and_shuffling_moves_rows_only():
-    assert tuple(ablate.read_changes(FILE)) == NAMES
+    assert tuple(changes.read_changes(FILE, "ABLATIONS")) == NAMES
     rows, paper = (
         np.array(read_config_file(f"{FILE}:shuffled_geometry").geometry.matrix),
         lead_matrix("paper"),
@@ -76,7 +76,8 @@ SMALL = f"""
 from lvcg_jax.config.files import read_config_file
 def get_config():
     c = read_config_file("{CONFIG}:smoke")
-    c.model.norm, c.model.stage_features, c.model.stage_blocks = "layer", (8,), (1,)  # quick to compile
+    c.model.norm = "layer"
+    c.model.stage_features, c.model.stage_blocks = (8,), (1,)  # quick to compile
     return c
 """
 
@@ -127,7 +128,7 @@ def test_table_has_every_variant_with_its_seeds_and_the_controls(done, shards_di
 
 def test_a_variant_that_cannot_be_run_is_a_row_with_its_reason(done):
     reasons = {v["name"]: v["reason"] for v in done[2]["variants"]}
-    command = "python -m data_prep.build --corpus=synthetic --raw=RAW --out=SHARDS --preprocess=normalise=record"
+    command = "lvcg build --corpus=synthetic --raw=RAW --out=SHARDS --preprocess=normalise=record"
     assert f"{command}, then --data=record_norm:SHARDS" in reasons["record_norm"]
     # shards were given, but the wrong ones
     assert "peaks='lead_ii' here, 'vcg' expected" in reasons["vcg_peaks"]
@@ -141,15 +142,16 @@ def test_a_variant_that_cannot_be_run_is_a_row_with_its_reason(done):
 def test_the_same_command_again_trains_nothing(done, monkeypatch):
     folder, flags, _ = done
     before = (folder / "out" / "ablations.md").read_text()
-    monkeypatch.setattr(trials, "train_and_evaluate", None)
-    monkeypatch.setattr(trials, "embed_dataset", None)
+    monkeypatch.setattr(changes, "train_and_evaluate", None)
+    for module in (changes, embeddings):
+        monkeypatch.setattr(module, "embed_dataset", None)
     assert ablate.main([flag.replace(",no_fit", "") for flag in flags]) == 0
     after = (folder / "out" / "ablations.md").read_text().splitlines()
     assert after == [line for line in before.splitlines() if "no_fit" not in line]
 
 
 def test_a_stop_is_told_and_a_mistake_is_one_line(done, shards_dir, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(trials, "train_and_evaluate", lambda config, run: "preempted")
+    monkeypatch.setattr(changes, "train_and_evaluate", lambda config, run: "preempted")
     flags = [
         f"--base={CONFIG}:smoke",
         f"--data={shards_dir}",
@@ -160,11 +162,11 @@ def test_a_stop_is_told_and_a_mistake_is_one_line(done, shards_dir, tmp_path, mo
     assert ablate.main([*flags, "--only=dower"]) == 0
     assert "stopped in 'base'" in capsys.readouterr().out
     for more, words in (
-        (["--only=dowr"], "unknown ablation 'dowr', choose from ecg_space"),
+        (["--only=dowr"], "has no 'dowr', choose from ecg_space"),
         (["--steps=0"], "1 or more"),
         (["--fractions=many"], "give numbers"),
         ([f"--data={tmp_path}"], "shards for 'base' already"),
-        (["--ablations=none.py"], "no ablations file"),
+        (["--ablations=none.py"], "no config file none.py"),
     ):
         with pytest.raises(InputError, match=words):
             ablate.main([*flags, *more])

@@ -13,7 +13,9 @@ from data_prep.base.lottery import fold_of
 from data_prep.ecg.geometry import lead_matrix, save_matrix
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
+from lvcg_jax.reconstruct.methods import copy_matrix, regression_matrix
 from lvcg_jax.report.scores import geometry_section
+from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.studies import geometry_report
 
 VISIBLE = np.isin(LEADS, ("II", "V2", "V5"))
@@ -106,10 +108,8 @@ def test_controls_predict_the_hidden_leads_only(table):
 
 
 def test_copy_takes_the_sign_and_regression_uses_visible_leads_only(hearts):
-    copy, regression = (
-        geometry_report.fit_copy(hearts.leads, VISIBLE),
-        geometry_report.fit_regression(hearts.leads, VISIBLE),
-    )
+    products = geometry_report.products(hearts.leads)
+    copy, regression = copy_matrix(products, VISIBLE), regression_matrix(products, VISIBLE)
     assert copy[LEADS.index("aVR"), LEADS.index("II")] == -1
     for weights in (copy, regression):
         np.testing.assert_array_equal(weights[:, ~VISIBLE], 0)
@@ -198,12 +198,12 @@ def test_ptb_gives_the_known_numbers():
         (geometry_report.ROWS[-2], "z-scored"): {"r2": 0.695, "mse": 0.357, "mae": 0.291},
         (geometry_report.ROWS[-1], "z-scored"): {"r2": 0.482, "mse": 0.557},
     }
+    bootstrap = PatientBootstrap(np.arange(len(table["paper", "mV"])))
     for row, values in known.items():
         for name, value in values.items():
-            statistic = np.mean if name in ("mse", "mae") else np.median
-            found, low, high = geometry_report.bootstrap(
-                table[row][:, geometry_report.COLUMNS.index(name)], statistic
-            )
+            found = bootstrap.summary(table[row][:, geometry_report.COLUMNS.index(name)])
+            start = "" if name in ("mse", "mae") else "median_"
+            low, high = found[f"{start}low"], found[f"{start}high"]
             assert low - 0.01 <= value <= high + 0.01, (row, name, value, found, low, high)
     regression = medians(table, geometry_report.ROWS[-2], "z-scored")
     assert abs(regression["r2"] - 0.70) <= 0.03

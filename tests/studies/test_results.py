@@ -7,10 +7,12 @@ from html import unescape
 import pytest
 
 from data_prep.base.errors import InputError
+from lvcg_jax.probe.labels import in_order
 from lvcg_jax.report.scores import probe_section
-from lvcg_jax.studies import results
-from lvcg_jax.studies.published import PUBLISHED, in_order, published_for
-from lvcg_jax.studies.results_page import CONTROLS, MODEL, RANDOM, section_text
+from lvcg_jax.studies import embeddings, results
+from lvcg_jax.studies.embeddings import CONTROLS, MODEL, RANDOM
+from lvcg_jax.studies.published import PUBLISHED, published_for
+from lvcg_jax.studies.results import section_text
 from lvcg_jax.text.pages import write_section
 from lvcg_jax.text.tables import points
 
@@ -87,7 +89,8 @@ def test_rerun_replaces_its_section_and_embeds_nothing(page, monkeypatch):
     path, _, flags = page
     before = path.read_text()
     monkeypatch.setattr(results, "embed_dataset", None)
-    monkeypatch.setattr(results, "median_beat_table", None)
+    for name in ("embed_dataset", "median_beat_table"):
+        monkeypatch.setattr(embeddings, name, None)
     results.main(flags)
     assert path.read_text() == before  # the same numbers, from stored embeddings
     write_section(path, "smoke", "## smoke\n\nnothing")
@@ -115,6 +118,7 @@ def document(gaps, corpus="ptbxl", score=0.8):
     models = [MODEL, f"{MODEL}: rhythm only", *CONTROLS]
     cell = {
         "fraction": 1.0,
+        "cut_short": True,
         "macro_auroc": score,
         "low": 0.7,
         "high": 0.9,
@@ -175,6 +179,7 @@ def test_what_is_not_won_is_told_from_the_numbers():
     )
     won = section_text(document([(0.1, 0.05, 0.2)] * 4, corpus="mine"))
     assert "clearly ahead of all controls" in won and "HeartLang" not in won
+    assert "`paper` 80.0: 0.0 points apart, still improving when it was stopped." in won
 
 
 def test_published_figures_are_points_of_known_tasks():

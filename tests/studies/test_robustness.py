@@ -13,10 +13,12 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, lead_mask
 from lvcg_jax.embed.lvcg import LVCG, embed_packed
+from lvcg_jax.probe.frozen import ALL, frozen_probe
+from lvcg_jax.probe.study import probe_task
 from lvcg_jax.reconstruct.methods import NetworkLeads
 from lvcg_jax.report.scores import robustness_section
 from lvcg_jax.studies import robustness
-from lvcg_jax.studies.perturb import ProjectedLeads, add_noise, move, rotate
+from lvcg_jax.studies.robustness import ProjectedLeads, add_noise, move, rotate
 
 A = lead_matrix("paper")
 THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
@@ -135,12 +137,23 @@ def test_the_frozen_probe_is_fitted_once_and_agrees_with_itself(bench):
     plain = bench.table.embedding[bench.test_rows]
     noisy = plain + np.random.default_rng(0).normal(size=plain.shape) * plain.std(0) * 10
     tested = {"same": [plain], "noise": [noisy, -plain]}
-    found = robustness.frozen_probe(
-        bench.table, bench.test_rows, tested, "diagnosis", (1.0,), 2, 20
-    )
+    found = frozen_probe(bench.table, bench.test_rows, tested, "diagnosis", (1.0,), 2, 20)
     gaps = {gap["control"]: gap for gap in found["differences"]}
     assert gaps["same"]["difference"] == 0 and gaps["same"]["low"] == gaps["same"]["high"] == 0
     assert len({tuple(cell["setting"]) for cell in found["cells"] if cell["model"] != "noise"}) == 1
+
+
+def test_a_retrained_probe_weighs_parts_as_the_frozen_one_does(bench):
+    table, noise = bench.table, np.random.default_rng(1).normal(size=bench.table.embedding.shape)
+    noisy = dataclasses.replace(table, embedding=noise.astype(np.float32))
+    last = table.part_columns[list(table.parts)[-1]]  # the one part that knows a label
+    known = [row.get("diagnosis", [""])[:1] == ["NORM"] for row in table.labels]
+    noisy.embedding[:, last.start] += 1.5 * np.array(known)
+    frozen = frozen_probe(noisy, bench.test_rows, {}, "diagnosis", (1.0,), 1, 20)["cells"][0]
+    features = {ALL: noisy.embedding}
+    again = robustness.retrained_probe(noisy, features, "diagnosis", 20)["cells"][0]
+    plain = probe_task(features, noisy, "diagnosis", fractions=(1.0,), seeds=1, resamples=20)
+    assert again == frozen and again["macro_auroc"] != plain["cells"][0]["macro_auroc"]
 
 
 def test_tables_hold_every_condition(results):
@@ -192,9 +205,12 @@ def test_a_task_that_is_not_there_is_told_before_the_work(trained_run, shards_di
         robustness.main(flags)
 
 
-def test_limit_draws_whole_test_rows_and_says_so(model, shards_dir, results):
+def test_a_limit_draws_whole_patients_and_says_so(model, shards_dir, results):
+    whole, _ = robustness.open_bench(model, str(shards_dir), results / "embeddings.npz", None)
     bench, notes = robustness.open_bench(model, str(shards_dir), results / "embeddings.npz", 7)
-    assert len(bench.windows) == 7 and "7 of" in notes[0]
+    assert len(bench.windows) == 5 and "5 of" in notes[0]  # a patient has five records
     keys = np.array(bench.table.keys)[bench.test_rows]
     assert keys.tolist() == [f"{w['record_id']}#{w['window']}" for w in bench.windows]
-    assert (bench.table.split == "test").sum() == 7
+    assert (bench.table.split == "test").sum() == 5
+    drawn = {w["patient_id"] for w in bench.windows}
+    assert len(bench.windows) == sum(w["patient_id"] in drawn for w in whole.windows)

@@ -16,9 +16,9 @@ from lvcg_jax.config.files import read_config_file
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.model.flops import flops_per_beat, model_flops
 from lvcg_jax.probe.halves import half_of, judged_by, score_table
-from lvcg_jax.studies import search, trials
-from lvcg_jax.studies.results_page import MEDIAN, RANDOM
-from lvcg_jax.studies.search_page import to_text
+from lvcg_jax.studies import changes, embeddings, search
+from lvcg_jax.studies.embeddings import MEDIAN, RANDOM
+from lvcg_jax.studies.search import to_text
 
 FILE = ROOT / "configs" / "search.py"
 SPACE = f"""
@@ -26,7 +26,8 @@ from lvcg_jax.config.files import read_config_file
 
 def get_config():
     c = read_config_file("{ROOT / "configs" / "pretrain.py"}:smoke")
-    c.model.norm, c.model.stage_features, c.model.stage_blocks = "layer", (8,), (1,)  # quick to compile
+    c.model.norm = "layer"
+    c.model.stage_features, c.model.stage_blocks = (8,), (1,)  # quick to compile
     return c
 
 def light_vcg(c):
@@ -134,8 +135,10 @@ def test_a_run_that_was_scored_keeps_its_numbers_only(done):
 def test_the_same_command_again_does_nothing_new(done, monkeypatch):
     folder, flags = done
     before = {path: path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()}
-    for name in ("train_and_evaluate", "embed_dataset", "median_beat_table"):
-        monkeypatch.setattr(trials, name, None)
+    monkeypatch.setattr(changes, "train_and_evaluate", None)
+    monkeypatch.setattr(changes, "embed_dataset", None)
+    for name in ("embed_dataset", "median_beat_table"):
+        monkeypatch.setattr(embeddings, name, None)
     monkeypatch.setattr(search, "score_table", None)
     assert search.main(flags) == 0
     assert {
@@ -157,7 +160,7 @@ def test_the_best_and_the_base_get_more_seeds(done, monkeypatch, tmp_path):
         )
         return table
 
-    monkeypatch.setattr(trials, "train_and_embed", pretend)
+    monkeypatch.setattr(changes, "train_and_embed", pretend)
     flags = [
         *flags[:3],
         f"--out={tmp_path / 'out'}",
@@ -192,15 +195,15 @@ def test_an_edited_candidate_is_a_new_row_and_a_stop_is_told(done, monkeypatch, 
     (folder / "edited.py").write_text(SPACE.replace("lambda_vcg = 0.3", "lambda_vcg = 0.2"))
     stopped = []
     monkeypatch.setattr(
-        trials, "train_and_evaluate", lambda config, run: stopped.append(config) or "preempted"
+        changes, "train_and_evaluate", lambda config, run: stopped.append(config) or "preempted"
     )
     assert search.main([f"--space={folder / 'edited.py'}", *flags[1:-1], "--only=light_vcg"]) == 0
     assert [(c.loss.lambda_vcg, c.train.steps, c.seed) for c in stopped] == [(0.2, 2, 0)]
-    assert "the same command goes on from here" in capsys.readouterr().out
+    assert "the same command continues from here" in capsys.readouterr().out
 
 
 def test_a_budget_of_minutes_is_timed_once(done, monkeypatch, tmp_path):
-    base = trials.Variant("base", "", get_config("smoke"), done[0] / "data")
+    base = changes.Variant("base", "", get_config("smoke"), done[0] / "data")
     monkeypatch.setattr(search, "seconds_per_step", lambda base, out: 0.5)
     assert search.base_steps("2min", base, tmp_path) == 240
     monkeypatch.setattr(search, "seconds_per_step", None)  # asked for again it would fail
@@ -216,7 +219,7 @@ def test_every_candidate_has_the_flops_of_the_base(done):
     base, wide = get_config("smoke"), get_config("smoke")
     wide.model.stage_features = (16, 32)
     variants = [
-        trials.Variant(name, "", c, done[0] / "data")
+        changes.Variant(name, "", c, done[0] / "data")
         for name, c in (("base", base), ("wide", wide))
     ]
     search.set_budget(variants, 1000)
@@ -267,13 +270,21 @@ def test_a_score_is_the_mean_of_both_ways_and_refuses_test_rows():
         score_table(table, ["task"], [1.0], seeds=1, resamples=20)
 
 
+def test_a_key_follows_from_what_is_computed():
+    config = get_config("smoke")
+    before = changes.fingerprint(config)
+    config.train.log_every += 1
+    assert changes.fingerprint(config) == before
+    config.loss.lambda_vcg *= 2
+    assert changes.fingerprint(config) != before
+
+
 def test_the_space_is_a_tenth_of_the_paper_and_each_candidate_a_small_change():
     paper, base = get_config("paper"), read_config_file(FILE)
     beats = np.full(10, 13)
     assert 0.08 < model_flops(base, beats)["train"] / model_flops(paper, beats)["train"] < 0.12
     assert flops_per_beat(base)["encoder"] < 0.1 * flops_per_beat(paper)["encoder"]
-    changes = trials.read_changes(FILE, "CANDIDATES")
-    for name, change in changes.items():
+    for name, change in changes.read_changes(FILE, "CANDIDATES").items():
         config = read_config_file(f"{FILE}:{name}")
         assert (
             change.__doc__ and sum(v != flatten(base)[k] for k, v in flatten(config).items()) == 1
@@ -297,14 +308,28 @@ def test_a_row_without_config_gives_way_to_one_with(done):
     assert to_text([*rows, row | {"base": rows[0]["base"]}]) == to_text(rows)
 
 
+def test_rows_are_ranked_by_the_seeds_that_all_have(done):
+    rows = list(read_rows(done[0]).values())
+    base = rows[0] | {"means": [0.70, 0.90], "seeds": [0, 1], "mean": 0.80}
+    one = rows[3] | {"means": [0.75], "seeds": [0], "mean": 0.75, "differences": [0.05]}
+    final = rows[3] | {"name": "finalist", "means": [0.72, 0.94], "seeds": [0, 1], "mean": 0.83}
+    final |= {"differences": [0.02, 0.04]}
+    text = to_text([base, one, final])
+    places = [text.index(f"| {name} | ") for name in ("light_vcg", "finalist", "base")]
+    assert places == sorted(places)  # by seed 0: 75, 72, 70; by all seeds it would be 75, 83, 80
+    assert "Both are of seed 0, which all have; `all seeds` is the gain over all" in text
+    assert "| 72.00 | +2.00 | 2 | +2.00 +4.00 | +3.00 |" in text
+    assert "| 75.00 | +5.00 | 1 | +5.00 | - |" in text
+
+
 def test_a_mistake_is_one_line(done, tmp_path):
     _, flags = done
     (tmp_path / "empty.py").write_text("")
     for more, words in (
-        (["--only=tiny_batch"], "unknown candidate 'tiny_batch', choose from light_vcg"),
+        (["--only=tiny_batch"], "has no 'tiny_batch', choose from light_vcg"),
         (["--task=form"], "no task form in"),
         (["--seeds=0"], "1 or more"),
-        (["--space=none.py"], "no candidates file"),
+        (["--space=none.py"], "no config file none.py"),
         ([f"--space={ROOT / 'configs' / 'pretrain.py'}"], "has no CANDIDATES"),
         ([f"--base={tmp_path / 'empty.py'}"], "it has no get_config"),
     ):

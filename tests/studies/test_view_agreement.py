@@ -157,8 +157,8 @@ def test_the_command_writes_every_model_beside_its_control(results):
     "flags, words",
     [
         (["--k=12"], "--k=12: give 1 to 11"),
-        (["--draws=0"], "--draws must be 1 or more"),
-        (["--fractions=all"], "--fractions=all: give numbers"),
+        (["--draws=0"], "--draws: '0' is not a whole number of 1 or more"),
+        (["--fractions=all"], "--fractions: 'all': give numbers"),
         (["--task=diagnose"], "no task diagnose in"),
         (["--out=/dev/null/x"], "cannot write there"),
         (["--checkpoint=nowhere"], "no run directory nowhere"),

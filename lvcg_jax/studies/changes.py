@@ -1,12 +1,10 @@
-"""Trainings that are compared: a config and changes of it, trained at a budget and embedded for a
-probe.
+"""A config and changes of it, trained at one budget and embedded, to be compared by a probe.
 
 What lvcg_jax.studies.ablate and lvcg_jax.studies.search share. Everything is made once and kept in
-a folder under a name that follows from config and data, so a stopped command goes on, and an edited
-change is trained anew.
+a folder under a name that follows from config and data. So a command that was stopped continues,
+and a change that was edited is trained anew.
 """
 
-import hashlib
 import json
 import runpy
 import shutil
@@ -16,24 +14,23 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from data_prep.base.command import Parser
 from data_prep.base.errors import InputError
-from data_prep.dataset.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
+from data_prep.base.words import first_line
+from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.config.build import make_model, make_preprocess
-from lvcg_jax.config.fields import FREE_FIELDS
-from lvcg_jax.config.files import differences, find_config, flatten
+from lvcg_jax.config.fields import FREE_FIELDS, flatten
+from lvcg_jax.config.files import differences, find_config
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table
-from lvcg_jax.probe.labels import choose_tasks
-from lvcg_jax.probe.median_beat import median_beat_table
-from lvcg_jax.runs.metrics_log import read_metrics
-from lvcg_jax.studies.published import in_order
-from lvcg_jax.studies.results import cached_table
+from lvcg_jax.studies.embeddings import Features, data_key, digest_of
+from lvcg_jax.text.flags import add_shared
 from lvcg_jax.train.loop import train_and_evaluate
 
 BASE = "base"
-WARMUP_SHARE = 10  # warm-up is a tenth of the steps at most
+WARMUP_SHARE = 10  # warm-up is at most a tenth of the steps
 
 
 class Stopped(Exception):
@@ -101,26 +98,25 @@ def _require_shards(variant: Variant, preprocess: Preprocess, own: bool) -> None
         for name, value in preprocess.to_dict().items()
         if value != usual[name]
     ]
-    command = f"python -m data_prep.build --corpus={metadata['corpus']} --raw=RAW --out=SHARDS {' '.join(fields)}"
+    command = f"lvcg build --corpus={metadata['corpus']} --raw=RAW --out=SHARDS {' '.join(fields)}"
     raise InputError(f"needs shards of its own: {command}, then --data={variant.name}:SHARDS")
 
 
 def describe_change(old: ConfigDict, new: ConfigDict) -> str:
     """The fields in which two configs differ, without the numbers of a matrix."""
-    short = lambda change: change if len(change) < 100 else f"{change.split(':')[0]}: other rows"  # noqa: E731
-    return "; ".join(map(short, differences(old, new)))
+    found = differences(old, new)
+    return "; ".join(x if len(x) < 100 else f"{x.split(':')[0]}: other rows" for x in found)
 
 
 def reason_of(error: Exception, data: Path | None) -> str:
     """One line for the table, without the path of the shards."""
-    line = (str(error).strip().splitlines() or [""])[0][:300]
+    line = first_line(error)[:300]
     line = line.replace(str(data), data.name) if data else line
     return line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
 
 
 def fingerprint(config: ConfigDict) -> str:
-    """What a config computes, as text: the same before and after a field is added that leaves old
-    runs as they were."""
+    """All fields of a config that touch what is computed, as text."""
     fields = {name: value for name, value in flatten(config).items() if name not in FREE_FIELDS}
     return json.dumps(fields, sort_keys=True)
 
@@ -129,19 +125,14 @@ def run_of(variant: Variant, seed: int, out: Path) -> tuple[ConfigDict, list[str
     """Config, key and run directory of one training."""
     config = variant.config.copy_and_resolve_references()
     config.seed = seed
-    key = [fingerprint(config), file_sha256(variant.data / METADATA_FILE)]
+    key = [fingerprint(config), data_key(variant.data)]
     return config, key, out / "runs" / f"{variant.name}-seed{seed}-{digest_of(key)}"
-
-
-def digest_of(key: Sequence[str]) -> str:
-    """A short name for a key."""
-    return hashlib.sha256("|".join(key).encode()).hexdigest()[:8]
 
 
 def train_and_embed(
     config: ConfigDict, data: Path, run: Path, drop_checkpoints: bool, splits: Sequence[str] | None
 ) -> Table:
-    """Trains a run to its end, or goes on with it, and embeds the data set with its last
+    """Trains a run to its end, or continues it, and embeds the data set with the last
     checkpoint."""
     config.data.dir = str(data)
     if train_and_evaluate(config, run) != "finished":
@@ -153,20 +144,6 @@ def train_and_embed(
     return table
 
 
-@dataclass(frozen=True)
-class Features:
-    """Embeddings of a data set, still to be made or not: their name, all that they depend on, and
-    how to make them."""
-
-    name: str
-    key: list[str]
-    make: Callable[[], Table]
-
-    def table(self, out: Path) -> Table:
-        """Read from `out`, or made and stored there."""
-        return cached_table(out / "embeddings", self.name, self.key, self.make)
-
-
 def variant_features(
     variant: Variant,
     seed: int,
@@ -175,37 +152,40 @@ def variant_features(
     drop_checkpoints: bool = False,
     splits: Sequence[str] | None = None,
 ) -> Features:
-    """A variant trained with a seed; `splits`: those that are embedded (default: all)."""
+    """The embeddings of a variant trained with a seed, of these splits (default: all)."""
     config, key, run = run_of(variant, seed, out)
     make = lambda: train_and_embed(config, variant.data, run, drop_checkpoints, splits)  # noqa: E731
     return Features(f"{variant.name}-seed{seed}", [*key, *(splits or ())], make)
 
 
-def random_features(base: Variant, seed: int, splits: Sequence[str] | None = None) -> Features:
-    """The control: the base with random weights."""
-    key = [
-        fingerprint(base.config),
-        str(seed),
-        file_sha256(base.data / METADATA_FILE),
-        *(splits or ()),
-    ]
-    model = lambda: LVCG.random(base.config, seed, ShardSet(base.data, "train"))  # noqa: E731
-    return Features(f"random{seed}", key, lambda: embed_dataset(model(), base.data, splits=splits))
+def add_change_flags(parser: Parser) -> None:
+    """The flags of a command that compares changes of a config."""
+    add = parser.add_argument
+    add(
+        "--data",
+        required=True,
+        action="append",
+        metavar="[NAME:]SHARDS",
+        help="shards of the base, and with NAME: of one change; may be repeated",
+    )
+    add("--out", required=True, type=Path, help="folder for tables, embeddings and runs")
+    add("--only", metavar="A,B", help="changes to run (default: all)")
+    add_shared(parser, "task", "fractions", "probe_seeds", "resamples", "page")
 
 
-def median_features(base: Variant, splits: Sequence[str] | None = None) -> Features:
-    """The control without learning."""
-    key = [file_sha256(base.data / METADATA_FILE), *(splits or ())]
-    return Features("median_beat", key, lambda: median_beat_table(base.data, splits))
+def parse_changes(
+    file: str, name: str, only: str | None, data: Sequence[str]
+) -> tuple[dict[str, Callable], list[str] | None, dict[str, Path]]:
+    """The changes of a file, those of --only (None: all), and the shards of each by name."""
+    changes = read_changes(file, name)
+    chosen = only.split(",") if only else None
+    for word in chosen or ():
+        if word not in changes:
+            raise InputError(f"--only: {file} has no '{word}', choose from {', '.join(changes)}")
+    return changes, chosen, parse_data(data, list(changes))
 
 
-def last_validation(run: Path) -> dict | None:
-    """The last validation of a run, None if there is none."""
-    rows = [row for row in read_metrics(run) if row["kind"] == "validation"]
-    return rows[-1] if rows else None
-
-
-def read_changes(file: str | Path, name: str = "ABLATIONS") -> dict[str, Callable]:
+def read_changes(file: str | Path, name: str) -> dict[str, Callable]:
     """The dictionary of this name in a config file: {name: change(config)}."""
     path, _ = find_config(file)
     changes = runpy.run_path(str(path)).get(name)
@@ -214,15 +194,6 @@ def read_changes(file: str | Path, name: str = "ABLATIONS") -> dict[str, Callabl
             f"{path} has no {name}, a dictionary of names and functions that change a config"
         )
     return changes
-
-
-def parse_only(text: str | None, changes: Sequence[str], what: str) -> list[str] | None:
-    """'a,b' -> ['a', 'b'], each a change that there is; None: all."""
-    only = text.split(",") if text else None
-    for name in only or ():
-        if name not in changes:
-            raise InputError(f"--only: unknown {what} '{name}', choose from {', '.join(changes)}")
-    return only
 
 
 def parse_data(flags: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
@@ -237,8 +208,3 @@ def parse_data(flags: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
     if BASE not in found:
         raise InputError("--data=SHARDS, the shards of the base config, is needed")
     return found
-
-
-def parse_tasks(text: str, data: Path) -> list[str]:
-    """The tasks to probe: those of the data set for 'all'."""
-    return choose_tasks(text, in_order(read_metadata(data)["tasks"]), data)
