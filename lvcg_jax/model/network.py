@@ -94,8 +94,8 @@ class Network(nn.Module):
     >>> from data_prep.synthetic_heart.records import make_record
     >>> from lvcg_jax.data.packing import record_batch
     >>> from lvcg_jax.data.windows import corpus_windows, signal_corpus
-    >>> record = make_record(patient=0, record=0, seed=0)
-    >>> corpus = signal_corpus(record.signal, record.rate, LEADS, "mV", "made up")
+    >>> signal, info = make_record(seed=0)
+    >>> corpus = signal_corpus(signal, 250, LEADS, "mV", "made up")
     >>> (window,) = corpus_windows(corpus, Preprocess(), failures=[])
     >>> batch = record_batch(window, capacity=20)
     >>> network = Network()

@@ -16,10 +16,10 @@ from data_prep.ecg.leads import mask_leads
 from data_prep.ecg.segment import cut_beats, stitch_beats
 from lvcg_jax.config.build import make_model, make_subsets
 from lvcg_jax.config.fields import CHOICES, flatten
+from lvcg_jax.model import authors_code
 from lvcg_jax.model.layers import gelu
 from lvcg_jax.model.losses import loss_terms
 from lvcg_jax.model.masking import beat_mask
-from lvcg_jax.model.network import authors_code
 from lvcg_jax.model.parts import Rhythm
 from lvcg_jax.model.pooling import pool_tokens, pooled_size
 from lvcg_jax.model.rhythm import RhythmEncoder, rr_statistics
@@ -174,7 +174,7 @@ def test_unrolling_to_the_longest_record_or_to_the_own_end(unroll):
 
     def last_state(counts):
         mask = beat_mask(np.array([counts]), SLOTS)
-        return model.apply(variables, tokens, mask, None, method="_predict")[1][0]
+        return model.apply(variables, tokens, mask, None, method="predict")[1][0]
 
     short, long = last_state([4, 2, 5, 3]), last_state([4, 2, 9, 3])  # another record gets longer
     assert (np.abs(short[0] - long[0]).max() > 1e-3) == (unroll == "batch")
@@ -500,6 +500,6 @@ def test_without_dynamics_every_beat_predicts_itself():
     model = make_model(changed(model__dynamics="none"))
     tokens = np.random.default_rng(0).normal(size=(1, 4, SLOTS, 16)).astype(np.float32)
     mask = np.asarray(beat_mask(BATCH["num_beats"], SLOTS))
-    predicted, last = model.apply({}, tokens, mask, None, method="_predict")
+    predicted, last = model.apply({}, tokens, mask, None, method="predict")
     np.testing.assert_array_equal(predicted, tokens)
     np.testing.assert_array_equal(last[0], [tokens[0, r, n - 1] for r, n in enumerate(COUNTS)])

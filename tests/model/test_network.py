@@ -124,7 +124,7 @@ def test_a_network_without_any_argument_is_the_papers():
 
 def test_the_example_in_the_networks_docstring_runs():
     found = doctest.testmod(network, optionflags=doctest.FAIL_FAST)
-    assert found.attempted > 10 and not found.failed
+    assert found.attempted and not found.failed
 
 
 # ---- the lift
