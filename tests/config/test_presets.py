@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -191,8 +192,8 @@ def test_structure_part_and_its_norm(structure, norm):
     variables = random_variables(model, BATCH, SLOTS)
     rng, mask = np.random.default_rng(0), np.asarray(beat_mask(BATCH["num_beats"], SLOTS))
     tokens = np.where(mask[..., None], rng.normal(size=(1, 4, SLOTS, 16)), 0.0).astype(np.float32)
-    x = {"tokens": tokens, "mask": mask, "state": tokens[:, :, 0]}
-    parts = model.apply(variables, x, BATCH, VISIBLE, method="_parts")
+    x = SimpleNamespace(tokens=tokens, mask=mask, state=tokens[:, :, 0])
+    parts = model.apply(variables, x, BATCH, VISIBLE, method="embedding_parts")
     for r, n in enumerate(COUNTS):
         expected = tokens[0, r, 1] if structure == "anchor" else tokens[0, r, :n].mean(0)
         if norm:
@@ -468,7 +469,7 @@ def test_axis_tokens_know_one_axis_each():
     variables = random_variables(model, BATCH, SLOTS)
     vcg = np.random.default_rng(0).normal(size=(1, 2, 16, 3)).astype(np.float32)
     valid, seeds = np.ones((1, 2), bool), np.zeros((1, 2), np.uint32)
-    encode = jax.jit(lambda x: model.apply(variables, x, valid, seeds, False, method="_tokens"))
+    encode = jax.jit(lambda x: model.apply(variables, x, valid, seeds, False, method="tokens_of"))
     plain = encode(vcg)
     assert plain.shape == (1, 2, 16)  # 6 + 6 + 4 of three axes: the size of a joint token
     for axis, place in enumerate((range(6), range(6, 12), range(12, 16))):
