@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import scipy.io
+from helpers.raw_files import write_edf
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
@@ -14,48 +15,6 @@ from data_prep.formats.any_file import read_any
 from data_prep.synthetic_heart.records import make_record
 
 SIGNAL = make_record(0, patient=0, rate=250, seconds=4)[0].astype(np.float32)  # [1000,12] mV
-
-
-def edf(
-    path,
-    signal,
-    labels=tuple(f"ECG {lead}" for lead in LEADS),
-    unit="uV",
-    blocks=4,
-    reserved="",
-    **change,
-):
-    """Writes EDF, with any header field changed: version, blocks, count, low, high, digital_low,
-    digital_high."""
-    count, per_block = len(labels), len(signal) // blocks
-    scale = 1000 if unit == "uV" else 1
-    low, high = -5.0 * scale, 5.0 * scale
-    digital = np.round((signal * scale - low) / (high - low) * 65535 - 32768).astype("<i2")
-    fields = {
-        "low": low,
-        "high": high,
-        "digital_low": -32768,
-        "digital_high": 32767,
-        "samples": per_block,
-    } | change
-    said = {
-        "version": "0",
-        "blocks": blocks,
-        "count": count,
-        "start": 256 * (count + 1),
-        "seconds": 1,
-    } | change
-    head = f"{said['version']:<8}{'X':<80}{'Y':<80}01.01.2001.00.00{said['start']:<8}{reserved:<44}"
-    head += f"{said['blocks']:<8}{said['seconds']:<8}{said['count']:<4}"
-    columns = [(16, labels), (80, [""] * count), (8, [unit] * count)]
-    columns += [
-        (8, [fields[key]] * count) for key in ("low", "high", "digital_low", "digital_high")
-    ]
-    columns += [(80, [""] * count), (8, [fields["samples"]] * count), (32, [""] * count)]
-    head += "".join(f"{cell:<{width}}" for width, cells in columns for cell in cells)
-    data = digital.reshape(blocks, per_block, count).transpose(0, 2, 1).tobytes()
-    path.write_bytes(head.encode("latin-1") + data)
-    return path
 
 
 def own_files(folder):
@@ -72,7 +31,7 @@ def own_files(folder):
         *(";".join(f"{value:.4f}".replace(".", ",") for value in row) for row in table),
     ]
     (folder / "d.csv").write_text("\n".join(text), encoding="utf-16")
-    edf(folder / "e.edf", SIGNAL)
+    write_edf(folder / "e.edf", SIGNAL)
     (folder / "f.csv").write_text(
         "\n".join(",".join(map(str, row)) for row in SIGNAL[:, :2].tolist())
     )
@@ -233,7 +192,7 @@ BROKEN_EDF = {
 def test_broken_edf_is_one_line(tmp_path, case):
     change, reason = BROKEN_EDF[case]
     said = change.get("blocks_said")
-    edf(
+    write_edf(
         tmp_path / "e.edf",
         SIGNAL,
         **{key: value for key, value in change.items() if key != "blocks_said"},
@@ -248,7 +207,9 @@ def test_broken_edf_is_one_line(tmp_path, case):
 
 def test_edf_with_annotations_and_unknown_length(tmp_path):
     labels = [*(f"EKG {lead}" for lead in LEADS[:11]), "EDF Annotations"]
-    record = read_any(edf(tmp_path / "e.edf", SIGNAL, labels=labels, unit="mV", reserved="EDF+C"))
+    record = read_any(
+        write_edf(tmp_path / "e.edf", SIGNAL, labels=labels, unit="mV", reserved="EDF+C")
+    )
     assert record.leads == list(LEADS[:11])
     data = (tmp_path / "e.edf").read_bytes()
     (tmp_path / "e.edf").write_bytes(data[:236] + b"-1      " + data[244:])

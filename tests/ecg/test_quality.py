@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.builds import ecg, files_of, ledger_of, quiet_build, write_wfdb
 from helpers.commands import run, start
-from test_build import ecg, files_of, ledger_of, quiet_build, write_wfdb
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.raw_files import write_edf, write_mat
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from test_corpora import write_mat
-from test_corpora_arrays import edf
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.challenge import read_challenge
@@ -253,7 +252,7 @@ def test_leads_stored_in_any_order_come_out_under_their_names(seed, order):
 def test_mutated_users_files(tmp_path, changes, kind):
     path = tmp_path / f"r1.{kind}"
     if kind == "edf":
-        edf(path, SIGNAL)
+        write_edf(path, SIGNAL)
     elif kind == "npy":
         np.save(path, SIGNAL)
     elif kind == "npz":
