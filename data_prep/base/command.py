@@ -4,6 +4,7 @@ A user's mistake is told in one line that names the thing and the remedy, never 
 """
 
 import argparse
+import atexit
 import difflib
 import os
 import sys
@@ -23,7 +24,9 @@ def run_command(
     except InputError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        # at once: libraries cut off in a read print traces while the interpreter shuts down
+        # What was registered to be done at the end is done (scratch folders are removed), but the
+        # interpreter does not shut down: libraries cut off in a read would print traces there.
+        atexit._run_exitfuncs()
         os._exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

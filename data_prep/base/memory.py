@@ -18,6 +18,7 @@ from pathlib import Path
 # the C library's numbers (malloc.h): M_MMAP_MAX, M_TRIM_THRESHOLD
 NO_MAPPED_ARRAYS, NEVER_SHRINK = (-4, 0), (-1, -1)
 ALIGNMENT = 128  # bytes more that XLA's aligned arrays need
+STATUS = Path("/proc/self/status")  # Linux only
 TRIES = 3  # until the memory of a program is found again
 
 
@@ -113,8 +114,8 @@ def _c_library() -> ctypes.CDLL | None:
 def peak_memory() -> float:
     """GiB. On Linux of this program alone: getrusage also counts what the process held before it
     was this program."""
-    status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return (
-        int(found.group(1)) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ) / 2**20
+    found = re.search(r"VmHWM:\s+(\d+) kB", STATUS.read_text()) if STATUS.exists() else None
+    if found:
+        return int(found[1]) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, else KiB

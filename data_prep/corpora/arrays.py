@@ -35,12 +35,12 @@ def open(raw: Path) -> Corpus:
     refs: dict[str, ArrayRef] = {}
     classes: dict[str, set[str]] = {}
     own_patients = False
-    for number, row in enumerate(read_csv(path, ("record_id", "path")), start=2):
+    for row in read_csv(path, ("record_id", "path")):
         own_patients = "patient_id" not in row
         row.setdefault("patient_id", row["record_id"])
-        record_id, patient, split = read_ids(row, path, number, refs)
+        record_id, patient, split = read_ids(row, path, refs)
         if not row["path"]:
-            raise InputError(f"{path} line {number}: record {record_id} has no path")
+            raise InputError(f"{path} line {row.line}: record {record_id} has no path")
         rate = read_rate(row["rate"], record_id) if row.get("rate") else None
         unit, leads = row.get("unit") or None, tuple(split_leads(row.get("leads", ""))) or None
         labels = {

@@ -103,13 +103,13 @@ def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
     if key is None:
         raise InputError(f"{path} needs a column record_id or patient_id, and one row at least")
     chosen: dict[str, str] = {}
-    for number, row in enumerate(rows, start=2):
+    for row in rows:
         if row["split"] not in SPLITS:
             raise InputError(
-                f"{path} line {number}: split {row['split']!r}; choose from {', '.join(SPLITS)}"
+                f"{path} line {row.line}: split {row['split']!r}; choose from {', '.join(SPLITS)}"
             )
         if chosen.setdefault(row[key], row["split"]) != row["split"]:
-            raise InputError(f"{path} line {number}: {key} {row[key]} has two splits")
+            raise InputError(f"{path} line {row.line}: {key} {row[key]} has two splits")
     there = {getattr(ref, key) for ref in corpus.refs}
     unknown = sorted(chosen.keys() - there)
     if not there & chosen.keys():

@@ -27,11 +27,11 @@ def read_names(path: Path) -> dict[str, str]:
     """SNOMED code -> acronym. Some codes have several; the headers cannot tell those apart, so the
     first counts."""
     names: dict[str, str] = {}
-    for number, row in enumerate(read_csv(path, ("Acronym Name", "Snomed_CT")), start=2):
+    for row in read_csv(path, ("Acronym Name", "Snomed_CT")):
         code, name = row["Snomed_CT"], row["Acronym Name"]
         if not code.isdigit() or not name:
             raise InputError(
-                f"{path} line {number}: {name!r} has the code {code[:30]!r}, which is no SNOMED code"
+                f"{path} line {row.line}: {name!r} has the code {code[:30]!r}, which is no SNOMED code"
             )
         names.setdefault(code, name)
     if len(set(names.values())) != len(names):

@@ -158,11 +158,6 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
         os.fsync(file.fileno())
 
 
-def read_shard(path: Path) -> list[bytes]:
-    """All records of one file, in order."""
-    return list(iterate_shard(path))
-
-
 def iterate_shard(path: Path, batch: int = 64) -> Iterator[bytes]:
     """The records of one file in order, a few at a time in memory."""
     reader = _open_reader(path)

@@ -269,8 +269,3 @@ def training_subsets(
             f" max_gain={max_gain}: raise max_gain or num_visible"
         )
     return masks[keep]
-
-
-def project(a: np.ndarray, vcg: np.ndarray) -> np.ndarray:
-    """Heart vector [...,3,t] -> twelve leads [...,12,t]."""
-    return a @ vcg

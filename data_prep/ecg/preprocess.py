@@ -54,11 +54,6 @@ class Window:
     start_seconds: float
     defects: list[str]
 
-    @property
-    def rr_seconds(self) -> np.ndarray:
-        """R-R intervals [m] of the complete beats."""
-        return self.length[self.complete] / self.rate
-
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:

@@ -13,7 +13,7 @@ were chosen on public recordings:
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -47,6 +47,9 @@ KINDS = {
     "no_lead": "every lead is missing",
     "no_beats": "no R peak",
     "failed": "the record broke the preprocessing",
+    "checksum": "the samples of a lead do not add up to what the header states",
+    "header_repaired": "the header is broken: leads and rate come from the .mat file",
+    "not_annotated": "no cardiologist's marks for this lead",
 }
 LIMB_MV = 0.05  # 99th percentile of the largest contradiction among the limb leads
 DEAD_MV, DEAD_SECONDS = 0.25, 2.0  # the median two-second block has no lead that moves by this much
@@ -240,12 +243,3 @@ def kind(word: str) -> str:
     """The kind of a defect: 'w2:gap:V3:40' -> 'gap'."""
     first, *rest = word.split(":")
     return rest[0] if rest and first[0] == "w" and first[1:].isdigit() else first
-
-
-def count_kinds(cells: Iterable[str]) -> dict[str, int]:
-    """Records per kind of defect, from `defects` cells of a ledger."""
-    counts: dict[str, int] = {}
-    for cell in cells:
-        for name in {kind(word) for word in cell.split(";") if word}:
-            counts[name] = counts.get(name, 0) + 1
-    return counts

@@ -226,19 +226,20 @@ def _read_text(path: str, record_id: str) -> tuple[np.ndarray, dict]:
     try:
         if Path(path).stat().st_size > LARGEST_FILE:
             raise InputError(f"record {record_id}: {path} is too large for text: use .npy")
-        lines = [line for line in decode(Path(path).read_bytes()).splitlines() if line.strip()]
+        text = decode(Path(path).read_bytes())
     except OSError as error:
         raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not lines:
         raise InputError(f"record {record_id}: {path} is empty")
-    mark = max(";\t,", key=lambda mark: (lines[-1].count(mark) > 0, mark != ","))
+    mark = max(";\t,", key=lambda mark: (mark in lines[-1][1], mark != ","))
     comma = mark != ","  # then a comma is a decimal point
     names = None
-    first = [cell.strip().strip('"') for cell in lines[0].split(mark)]
+    first = [cell.strip().strip('"') for cell in lines[0][1].split(mark)]
     if not all(_is_number(cell, comma) for cell in first):
         names, lines = first, lines[1:]
     rows = []
-    for number, line in enumerate(lines, start=2 if names else 1):
+    for number, line in lines:
         cells = (line.replace(",", ".") if comma else line).split(mark)
         try:
             if len(cells) != len(first):

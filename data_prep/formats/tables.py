@@ -1,8 +1,10 @@
 """CSV tables of labels and splits: columns by name, every mistake told with its line."""
 
 import csv
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 from data_prep.base.errors import InputError
 from data_prep.base.words import SPLITS
@@ -12,23 +14,25 @@ from data_prep.formats.wfdb_files import decode
 ID_COLUMNS = ("record_id", "patient_id", "split")
 
 
-def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict[str, str]]:
-    """Rows of a CSV as dictionaries by column name, one at a time; a missing file or column and a
-    ragged row are told.
+class Row(dict[str, str]):
+    """One row of a CSV, by column name, and the line of the file on which it begins."""
 
-    Empty rows are passed over.
-    """
+    line: int
+
+
+def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[Row]:
+    """The rows of a CSV, one at a time and without empty ones. A file that cannot be read, a
+    missing column and a row of another length are an InputError."""
     csv.field_size_limit(2**24)
     try:
         with open(path, "rb") as file:
             start = file.read(2)
         if start in (b"\xff\xfe", b"\xfe\xff"):
-            yield from _rows(
-                csv.reader(decode(path.read_bytes()).splitlines(keepends=True)), path, needed
-            )
+            text = io.StringIO(decode(path.read_bytes()), newline="")
+            yield from _rows(text, path, needed)
             return
         with open(path, newline="", encoding="utf-8-sig") as file:
-            yield from _rows(csv.reader(file), path, needed)
+            yield from _rows(file, path, needed)
     except UnicodeDecodeError:
         raise InputError(
             f"cannot read {path}: its text is not UTF-8; save it again as UTF-8"
@@ -39,9 +43,8 @@ def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict[str, str
         ) from None
 
 
-def _rows(
-    reader: Iterator[list[str]], path: Path, needed: tuple[str, ...]
-) -> Iterator[dict[str, str]]:
+def _rows(file: TextIO, path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
+    reader = csv.reader(file)
     columns = [name.strip() for name in next(reader, [])]
     for name in needed:
         if name not in columns:
@@ -50,28 +53,28 @@ def _rows(
             )
     if len(set(columns)) != len(columns):
         raise InputError(f"{path} has a column name twice: {', '.join(columns)[:120]}")
-    number = 1
-    for row in reader:
-        if not row:
+    before = reader.line_num
+    for cells in reader:
+        line, before = before + 1, reader.line_num  # cells may hold line breaks
+        if not cells:
             continue
-        number += 1
-        if len(row) != len(columns):
-            raise InputError(f"{path} line {number}: {len(row)} cells for {len(columns)} columns")
-        yield dict(zip(columns, map(str.strip, row), strict=True))
+        if len(cells) != len(columns):
+            raise InputError(f"{path} line {line}: {len(cells)} cells for {len(columns)} columns")
+        row = Row(zip(columns, map(str.strip, cells), strict=True))
+        row.line = line
+        yield row
 
 
-def read_ids(
-    row: dict[str, str], path: Path, number: int, seen: Iterable[str]
-) -> tuple[str, str, str | None]:
+def read_ids(row: Row, path: Path, seen: Iterable[str]) -> tuple[str, str, str | None]:
     """record_id, patient_id and split of a row."""
     record_id, patient, split = row["record_id"], row["patient_id"], row.get("split") or None
     if not record_id or not patient:
-        raise InputError(f"{path} line {number}: record_id or patient_id is empty")
+        raise InputError(f"{path} line {row.line}: record_id or patient_id is empty")
     if record_id in seen:
-        raise InputError(f"{path} line {number}: record_id {record_id} was listed before")
+        raise InputError(f"{path} line {row.line}: record_id {record_id} was listed before")
     if split is not None and split not in SPLITS:
         raise InputError(
-            f"{path} line {number}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}"
+            f"{path} line {row.line}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}"
         )
     return record_id, patient, split
 
@@ -90,8 +93,8 @@ def read_labels(
     classes joined by ';'.
     """
     rows, seen = {}, {}
-    for number, row in enumerate(read_csv(path, ("record_id", "patient_id")), start=2):
-        record_id, patient, split = read_ids(row, path, number, rows)
+    for row in read_csv(path, ("record_id", "patient_id")):
+        record_id, patient, split = read_ids(row, path, rows)
         labels = {task: split_classes(cell) for task, cell in row.items() if task not in ID_COLUMNS}
         rows[record_id] = (patient, split, labels)
         for task, names in labels.items():

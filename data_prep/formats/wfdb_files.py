@@ -172,14 +172,6 @@ def _channel(line: str, record_id: str) -> Channel:
         ) from None
 
 
-def read_wfdb(
-    stem: str | Path, record_id: str | None = None, fast: bool = True
-) -> tuple[np.ndarray, float, list[str]]:
-    """Signal float32 [T,c] in mV, rate, lead names as written; see read_wfdb_record."""
-    record = read_wfdb_record(stem, record_id, fast)
-    return record.signal, record.rate, record.names
-
-
 def read_wfdb_record(
     stem: str | Path, record_id: str | None = None, fast: bool = True
 ) -> WfdbRecord:

@@ -104,12 +104,12 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
     if key is None:
         raise InputError(f"{path} needs a column record_id or patient_id, and one row at least")
     found: dict[str, dict[str, str]] = {}
-    for number, line in enumerate(lines, start=2):
+    for line in lines:
         if line[key] in found:
-            raise InputError(f"{path} line {number}: {key} {line[key]} was listed before")
+            raise InputError(f"{path} line {line.line}: {key} {line[key]} was listed before")
         if line.get("split") and line["split"] not in SPLITS:
             raise InputError(
-                f"{path} line {number}: split {line['split']!r}; choose from {', '.join(SPLITS)}"
+                f"{path} line {line.line}: split {line['split']!r}; choose from {', '.join(SPLITS)}"
             )
         found[line[key]] = line
     mine = getattr(table, key)

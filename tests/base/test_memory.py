@@ -2,10 +2,14 @@
 what compiling freed goes back."""
 
 import platform
+import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from data_prep.base import memory
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings"
@@ -90,3 +94,12 @@ def test_steps_find_the_memory_of_the_step_before():
 def test_what_will_not_be_asked_for_again_is_given_back():
     freed, given_back = map(int, printed(AFTER_SMALL_PIECES, "run_command(main)"))
     assert freed < 50_000_000 and given_back > 100_000_000
+
+
+@pytest.mark.parametrize("system, unit", [("linux", 2**10), ("darwin", 1)])
+def test_peak_memory_without_proc_knows_the_unit_of_the_system(monkeypatch, tmp_path, system, unit):
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(sys, "platform", system)
+    usage = SimpleNamespace(ru_maxrss=3 * 2**30 // unit)
+    monkeypatch.setattr(resource, "getrusage", lambda who: usage)
+    assert memory.peak_memory() == 3.0

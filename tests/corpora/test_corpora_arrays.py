@@ -135,6 +135,7 @@ MISTAKES = {
     "no zip": ("text.npz", ALL, "cannot read .*text.npz"),
     "no signal": ("other.npz", ALL, "no array named signal"),
     "ragged": ("ragged.csv", {"rate": 1, "unit": "mV"}, "line 3 is no row of 2 numbers"),
+    "blank line before": ("blank.csv", {"rate": 1, "unit": "mV"}, "line 4 is no row of 2 numbers"),
     "words": ("words.csv", {"rate": 1, "unit": "mV"}, "line 2 is no row of 2 numbers"),
     "no lead": (
         "names.csv",
@@ -161,6 +162,7 @@ def test_mistakes_are_one_line(tmp_path, case):
     np.save(tmp_path / "empty.npy", np.zeros((0, 12)))
     np.savez(tmp_path / "other.npz", x=SIGNAL, y=SIGNAL)
     (tmp_path / "ragged.csv").write_text("I,II\n1,2\n1,2,3\n")
+    (tmp_path / "blank.csv").write_text("I,II\n\n1,2\n1,2,3\n")
     (tmp_path / "words.csv").write_text("I,II\n1,two\n")
     (tmp_path / "names.csv").write_text("time,x\n1,2\n")
     (tmp_path / "empty.csv").write_text("\n")

@@ -3,6 +3,7 @@
 import numpy as np
 
 from data_prep.corpora.corpus import open_corpus
+from data_prep.ecg import quality
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 
@@ -53,7 +54,10 @@ def write_mat(stem, signal, dx, end="\r\n", leads=LEADS):
 
 
 def load(corpus, record_id):
-    return corpus.load(next(ref for ref in corpus.refs if ref.record_id == record_id))
+    """One record of a corpus; what is wrong with its files has a name in KINDS."""
+    record = corpus.load(next(ref for ref in corpus.refs if ref.record_id == record_id))
+    assert {quality.kind(word) for word in record.defects} <= quality.KINDS.keys()
+    return record
 
 
 def csn(folder, **dx):

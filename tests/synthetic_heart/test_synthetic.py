@@ -14,7 +14,7 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
 from data_prep.ecg.leads import LEADS
-from data_prep.formats.wfdb_files import import_wfdb, read_wfdb
+from data_prep.formats.wfdb_files import import_wfdb, read_wfdb_record
 from data_prep.synthetic_heart import records
 from data_prep.synthetic_heart.dipole import BEATS_PER_MINUTE
 
@@ -271,9 +271,9 @@ def test_t_wave_follows_the_square_root_of_rr():
 def test_files_hold_what_make_record_returns(corpus):
     out, counts = corpus
     signal, info = records.make_record(3, patient=11, record=1)
-    read, rate, names = read_wfdb(out / info["record_id"])
-    assert rate == 250 and names == list(LEADS)
-    np.testing.assert_allclose(read, signal, atol=1.5e-3)
+    read = read_wfdb_record(out / info["record_id"])
+    assert read.rate == 250 and read.names == list(LEADS)
+    np.testing.assert_allclose(read.signal, signal, atol=1.5e-3)
     record = wfdb.rdrecord(str(out / info["record_id"]), physical=False)
     assert [value % 65536 for value in record.checksum] == [
         value % 65536 for value in record.calc_checksum()
