@@ -1,10 +1,9 @@
-"""Users' own data: .npy, .npz, .csv, .edf and WFDB files, listed in records.csv; and read_any for a
-single file.
+"""Users' own data: .npy, .npz, .csv, .edf, .bdf and WFDB files, listed in records.csv.
 
 records.csv has a row a record, columns by name: record_id, path (relative to the folder), and as
 needed patient_id (else every record is a patient), rate in Hz, unit (mV, uV, ...), leads
 ('I;II;V2', in the order of the columns), split. Every other column is a task, its classes joined by
-';'. EDF and WFDB files say rate, unit and leads themselves; a CSV with a row of names says its
+';'. EDF, BDF and WFDB files say rate, unit and leads themselves; a CSV with a row of names says its
 leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
 """
 

@@ -32,8 +32,8 @@ def read_any(
     leads: list[str] | str | None = None,
     record_id: str | None = None,
 ) -> Record:
-    """One record from any file that this project reads: .npy, .npz, .csv, .edf, WFDB (.hea, .dat,
-    .mat or no suffix), or the .mat struct of the original CPSC 2018. Leads that are given choose
+    """One record from any file that this project reads: .npy, .npz, .csv, .edf, .bdf, WFDB (.hea,
+    .dat, .mat or no suffix), or the .mat struct of the original CPSC 2018. Leads that are given choose
     among those that the file names."""
     record_id = record_id or Path(path).stem
     names = split_leads(leads) if isinstance(leads, str) else list(leads or [])
@@ -57,10 +57,10 @@ def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Wa
         signal, said = _read_numpy(path, suffix, record_id)
     elif suffix in (".csv", ".tsv", ".txt"):
         signal, said = _read_text(path, record_id)
-    elif suffix == ".edf":
+    elif suffix in (".edf", ".bdf"):
         edf = read_edf(path, record_id)
         signal, said = edf.signal, {"rate": edf.rate, "leads": edf.names, "units": edf.units}
-    elif suffix in (".bdf", ".xml", ".dcm", ".scp", ".pdf", ".h5", ".hdf5", ".parquet"):
+    elif suffix in (".xml", ".dcm", ".scp", ".pdf", ".h5", ".hdf5", ".parquet"):
         raise InputError(
             f"record {record_id}: {suffix} files are not read: convert to .npy, .csv, .edf or WFDB"
         )

@@ -3,6 +3,7 @@ one line."""
 
 import pickle
 
+import edfio
 import numpy as np
 import pytest
 import scipy.io
@@ -173,14 +174,15 @@ def test_mistakes_are_one_line(tmp_path, case):
 
 
 BROKEN_EDF = {
-    "BDF": ({"version": "\xffBIOSEMI"}, "24-bit BDF, which is not read"),
-    "not EDF": ({"version": "PK"}, "is no EDF file"),
+    "no BDF": ({"version": "\xffBIOSEMI"}, "truncated: 2 of 4 blocks"),  # has 16-bit samples
+    "not EDF": ({"version": "PK"}, "is no EDF or BDF file"),
     "gaps": ({"reserved": "EDF+D"}, "a recording with gaps"),
     "blocks": ({"blocks_said": 9}, "truncated: 4 of 9 blocks"),
     "count": ({"count": "many"}, "header of e.edf is broken"),
     "header size": ({"start": 1}, "header of e.edf is broken"),
     "duration": ({"seconds": "0"}, "header of e.edf is broken"),
     "limits": ({"low": "abc"}, "header of e.edf is broken"),
+    "digital limits": ({"digital_high": "2^15"}, "header of e.edf is broken"),
     "infinite": ({"high": "inf"}, "header of e.edf is broken"),
     "samples": ({"samples": "-5"}, "header of e.edf is broken"),
     "zero gain": ({"digital_low": 32767}, "lead I has gain 0"),
@@ -216,6 +218,32 @@ def test_edf_with_annotations_and_unknown_length(tmp_path):
     data = (tmp_path / "e.edf").read_bytes()
     (tmp_path / "e.edf").write_bytes(data[:236] + b"-1      " + data[244:])
     np.testing.assert_array_equal(read_any(tmp_path / "e.edf").signal, record.signal)
+    (tmp_path / "e.edf").write_bytes(data + data[-3000:])  # more than the header states
+    np.testing.assert_array_equal(read_any(tmp_path / "e.edf").signal, record.signal)
+
+
+def test_bdf_of_24_bits_and_another_signal_at_another_rate(tmp_path):
+    signals = [
+        edfio.BdfSignal(
+            1000.0 * SIGNAL[:, i],
+            250,
+            label=f"ECG {lead}",
+            physical_dimension="uV",
+            physical_range=(-5000, 5000),
+            digital_range=(-8388608, 8388607),
+        )
+        for i, lead in enumerate(LEADS)
+    ]
+    status = edfio.BdfSignal(np.arange(40.0), 10, label="Status", digital_range=(-100, 100))
+    note = edfio.EdfAnnotation(1.0, None, "lead off")
+    edfio.Bdf([*signals, status], annotations=[note]).write(tmp_path / "b.bdf")
+    record = read_any(tmp_path / "b.bdf")
+    assert record.leads == list(LEADS) and record.rate == 250
+    np.testing.assert_allclose(record.signal, SIGNAL, atol=1e-5)
+    data = (tmp_path / "b.bdf").read_bytes()
+    (tmp_path / "b.bdf").write_bytes(data[:-1])
+    with pytest.raises(InputError, match=r"b.bdf is truncated: 3 of 4 blocks"):
+        read_any(tmp_path / "b.bdf")
 
 
 @pytest.mark.parametrize(
