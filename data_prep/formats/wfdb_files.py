@@ -6,9 +6,11 @@ the record. The checksum that a header states for each channel is verified where
 directly; a wrong one is a defect, 'checksum:LEAD'.
 """
 
+import contextlib
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -284,20 +286,21 @@ def checksums(adc: np.ndarray) -> list[int]:
     return np.add(np.add.reduce(sums, axis=0, dtype=np.uint16), rest).tolist()
 
 
-def import_wfdb() -> ModuleType:
-    """The wfdb package, imported late (it takes a second and is seldom needed) and without its
-    deprecation notices."""
+@contextlib.contextmanager
+def quiet_wfdb() -> Iterator[ModuleType]:
+    """The wfdb package without the deprecation notices that newer versions of pandas give it. It is
+    imported here, as that takes a second and is seldom needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import wfdb
-    return wfdb
+
+        yield wfdb
 
 
 def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[str], list[str]]:
     try:
-        with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
-            warnings.simplefilter("ignore", DeprecationWarning)
-            record = import_wfdb().rdrecord(str(stem))
+        with quiet_wfdb() as wfdb:
+            record = wfdb.rdrecord(str(stem))
         names = [name or "" for name in record.sig_name]
         return (
             np.asarray(record.p_signal, np.float32),

@@ -15,6 +15,7 @@ from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, mask_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.segment import stitch_beats
+from data_prep.formats.wfdb_files import quiet_wfdb
 
 
 def _record(seconds=10.0, rate=500.0, rr=0.8, peaks=None, seed=0, noise=0.01):
@@ -284,18 +285,16 @@ def test_description_round_trip_and_mistakes():
             Preprocess.from_dict(wrong)
 
 
-@pytest.mark.filterwarnings("ignore:The inplace keyword")  # wfdb's import, with the newest pandas
 @pytest.mark.skipif(
     "LVCG_REAL_DATA" not in os.environ,
     reason="needs LVCG_REAL_DATA: a folder with csn and cpsc2018",
 )
 def test_real_flat_and_railed_leads_are_found_and_no_others():
-    import wfdb
-
     root = Path(os.environ["LVCG_REAL_DATA"])
 
     def prepare(header):
-        record = wfdb.rdrecord(str(header.with_suffix("")))
+        with quiet_wfdb() as wfdb:
+            record = wfdb.rdrecord(str(header.with_suffix("")))
         return record, Preprocess().prepare(record.p_signal, record.fs, record.sig_name)
 
     chosen = sorted((root / "csn").rglob("JS1[01]*.hea"))[::2]

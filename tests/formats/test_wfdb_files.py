@@ -4,7 +4,6 @@ with a record."""
 import os
 import pickle
 import shutil
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
 from data_prep.ecg import quality
 from data_prep.ecg.leads import LEADS
-from data_prep.formats.wfdb_files import import_wfdb, read_header, read_wfdb_record
+from data_prep.formats.wfdb_files import quiet_wfdb, read_header, read_wfdb_record
 from data_prep.synthetic_heart import records
 
 needs_real = pytest.mark.skipif(
@@ -130,9 +129,8 @@ def test_two_signal_files_and_a_byte_offset(tmp_path):
 def test_other_formats_go_through_wfdb(tmp_path):
     wave = np.round(np.sin(np.arange(400) / 20)[:, None] * [1.0, 0.5], 2)
     named = {"units": ["mV", "mV"], "sig_name": ["II", "V5"], "fmt": ["212", "212"]}
-    with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
-        warnings.simplefilter("ignore", DeprecationWarning)
-        import_wfdb().wrsamp("r212", fs=200, p_signal=wave, write_dir=str(tmp_path), **named)
+    with quiet_wfdb() as wfdb:
+        wfdb.wrsamp("r212", fs=200, p_signal=wave, write_dir=str(tmp_path), **named)
     record = read_wfdb_record(tmp_path / "r212")
     assert record.rate == 200 and record.names == ["II", "V5"]
     np.testing.assert_allclose(record.signal, wave, atol=2e-3)
