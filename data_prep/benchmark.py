@@ -31,6 +31,7 @@ from data_prep.base.memory import peak_memory
 from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.dataset import shards
 from data_prep.dataset.one_shard import PARTS, Job, Shard, build_shard
+from data_prep.dataset.pool import BLAS_THREADS
 from data_prep.ecg.leads import LEADS, canonical
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import RecordRef
@@ -240,6 +241,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    for variable in BLAS_THREADS:
         os.environ.setdefault(variable, "1")
     run_command(main, sys.argv[1:])

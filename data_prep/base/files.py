@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 
 
 @contextlib.contextmanager
@@ -45,7 +46,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 def cannot_write(path: str | Path, error: OSError) -> InputError:
     """What the user is told."""
     return InputError(
-        f"{path}: cannot be written ({error.strerror or error}); make room, or choose another place"
+        f"{path}: cannot be written ({first_line(error)}); make room, or choose another place"
     )
 
 
@@ -106,7 +107,7 @@ def _address(path) -> str:
 
 
 def _unreachable(path, error: Exception) -> InputError:
-    what = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
+    what = first_line(error)
     return InputError(
         f"{path} cannot be reached ({what}): is the bucket there, and may you write to it (gcloud auth"
         " application-default login, or the service account of the machine)?"

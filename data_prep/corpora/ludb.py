@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
-from data_prep.corpora.corpus import Corpus
+from data_prep.corpora.corpus import Corpus, list_headers
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.record import RecordRef, Waveform
 from data_prep.formats.tables import read_csv
@@ -33,12 +33,7 @@ AXES = ("horizontal", "left axis deviation", "normal", "right axis deviation", "
 def open(raw: Path) -> Corpus:
     """Tasks 'rhythm' and 'axis' (none is given for paced records: not labelled). Every record is
     one subject."""
-    stems = sorted(
-        (path.with_suffix("") for path in raw.rglob("*.hea")),
-        key=lambda stem: (len(stem.name), stem.name),
-    )
-    if not stems:
-        raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
+    stems = sorted(list_headers(raw).values(), key=lambda stem: (len(stem.name), stem.name))
     table = {row["ID"]: row for row in read_csv(raw / "ludb.csv", ("ID", "Rhythms", AXIS))}
     refs, unknown = [], {}
     for stem in stems:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from data_prep.base.errors import InputError
+from data_prep.base.lottery import SPLIT_RULE
 from data_prep.corpora.corpus import Corpus
 from data_prep.ecg.record import RecordRef
 from data_prep.formats.tables import read_csv
@@ -73,11 +74,7 @@ def open(
             if known
             else []
         )
-    rule = (
-        "folds 0-17 train, 18 validation, 19 test"
-        if split_of
-        else "80/10/10 by sha256 of the patient id"
-    )
+    rule = "folds 0-17 train, 18 validation, 19 test" if split_of else SPLIT_RULE
     tasks = {task: (task,) for task in PREFIXES} if table else {}
     return Corpus("mimic", str(raw), tasks, refs, rule, missing, notes=notes)
 

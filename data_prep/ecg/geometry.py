@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
-from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
+from data_prep.base.words import first_line
+from data_prep.ecg.leads import LEADS, LIMB, mask_leads, parse_leads
 from data_prep.ecg.signal import recover_limb_leads
 
 NUM_SUBSETS = 2 ** len(LEADS)
@@ -46,9 +47,8 @@ def _paper_matrix() -> np.ndarray:
 
 
 def _dower_matrix() -> np.ndarray:
-    one, two = (np.array(_DOWER_1968[lead]) for lead in ("I", "II"))
-    limb = [one, two, two - one, -(one + two) / 2, one - two / 2, two - one / 2]
-    return np.stack(limb + [np.array(_DOWER_1968[f"V{k}"]) for k in range(1, 7)])
+    rows = np.array(list(_DOWER_1968.values()))
+    return np.concatenate([LIMB @ rows[:2], rows[2:]])
 
 
 _MATRICES = {"paper": _paper_matrix, "dower": _dower_matrix}
@@ -87,9 +87,7 @@ def read_matrix(path: str | Path) -> np.ndarray:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot read the geometry file {path}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise InputError(f"cannot read the geometry file {path}: {first_line(error)}") from None
     rows = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path)
     matrix, given = np.zeros((len(LEADS), 3)), np.zeros(len(LEADS), bool)
     for name, row in rows:

@@ -12,6 +12,8 @@ from data_prep.base.errors import InputError
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 _BY_LOWER = {lead.lower(): i for i, lead in enumerate(LEADS)}
 _BITS = 1 << np.arange(len(LEADS))
+# The six limb leads in terms of (I, II), in the order of LEADS; any two rows are independent.
+LIMB = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]])
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,7 @@ from data_prep.ecg.delineate import (
     match_beats,
 )
 from data_prep.ecg.leads import LEADS
-from data_prep.ecg.segment import r_peaks_vcg
+from data_prep.ecg.segment import main_axis, places_around, r_peaks_vcg
 from data_prep.ecg.signal import resample
 
 ST_AFTER_J = 0.06  # s
@@ -202,22 +202,13 @@ def _beats(
 
 def _around(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     """Places [n,k] on the grid where the R peak of each beat may be."""
-    reach = round(R_REACH * GRID)
-    return np.clip(
-        np.round(r).astype(int)[:, None] + np.arange(-reach, reach + 1), 0, max(y.shape[1] - 1, 0)
-    )
+    return places_around(np.round(r).astype(int), round(R_REACH * GRID), y.shape[1])
 
 
 def _main_axis(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     """The direction [12] in lead space that the largest vectors of the QRS complexes at r [n] have
     in common."""
-    if not len(r) or not y.shape[1]:
-        return np.zeros(len(y))
-    places = _around(y, r)
-    beat = np.arange(len(r))
-    largest = y[:, places[beat, (y**2).sum(axis=0)[places].argmax(axis=1)]]  # [12,n]
-    axis = np.linalg.svd(largest, full_matrices=False)[0][:, 0]
-    return axis if np.median(axis @ largest) >= 0 else -axis
+    return main_axis(y, _around(y, r)) if len(r) and y.shape[1] else np.zeros(len(y))
 
 
 def _r_maxima(y: np.ndarray, r: np.ndarray, axis: np.ndarray) -> np.ndarray:

@@ -54,6 +54,10 @@ class Window:
     start_seconds: float
     defects: list[str]
 
+    def millivolts(self) -> np.ndarray:
+        """The filtered signal [12,T] in mV; 0 in missing leads."""
+        return self.signal * self.scale[:, None] + self.offset[:, None]
+
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:

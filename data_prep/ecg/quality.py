@@ -20,6 +20,7 @@ import numpy as np
 from data_prep.ecg import segment
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, order_leads
 from data_prep.ecg.preprocess import Preprocess, Window
+from data_prep.ecg.signal import span
 
 KINDS = {
     "nan": "samples without a value, repaired",
@@ -121,11 +122,9 @@ def is_dead(mv: np.ndarray, rate: float, leads: Sequence[str]) -> bool:
 def lead_ii_defect(x: np.ndarray) -> str | None:
     """What is wrong with filtered lead II [T] in mV, None if nothing: `span=0.09mV` or
     `kurtosis=2.3`."""
-    edge = len(x) // 100
-    ranked = np.partition(x, (edge, len(x) - 1 - edge))
-    span = ranked[-1 - edge] - ranked[edge]
-    if span < SMALL_LEAD_II_MV:
-        return f"span={span:.2f}mV"
+    size = span(x)
+    if size < SMALL_LEAD_II_MV:
+        return f"span={size:.2f}mV"
     squared = np.square(x - x.mean())
     kurtosis = np.square(squared).mean() / max(squared.mean() ** 2, 1e-12)
     return f"kurtosis={kurtosis:.1f}" if kurtosis < MIN_KURTOSIS else None
@@ -243,3 +242,8 @@ def kind(word: str) -> str:
     """The kind of a defect: 'w2:gap:V3:40' -> 'gap'."""
     first, *rest = word.split(":")
     return rest[0] if rest and first[0] == "w" and first[1:].isdigit() else first
+
+
+def kinds(cell: str) -> set[str]:
+    """The kinds of defects in a cell of the ledger: 'flat:V1;w2:gap:V3:40' -> {'flat', 'gap'}."""
+    return {kind(word) for word in cell.split(";") if word}

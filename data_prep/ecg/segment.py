@@ -138,15 +138,23 @@ def _to_main_axis(peaks: np.ndarray, vcg: np.ndarray, reach: int) -> np.ndarray:
 
     One axis for all beats: the largest vector alone would jump between R and S from beat to beat.
     """
-    # [n,2*reach+1]
-    around = np.clip(peaks[:, None] + np.arange(-reach, reach + 1), 0, vcg.shape[1] - 1)
-    beat = np.arange(len(peaks))
-    largest = vcg[:, around[beat, (vcg**2).sum(axis=0)[around].argmax(axis=1)]]  # [3,n]
+    around = places_around(peaks, reach, vcg.shape[1])
+    along = main_axis(vcg, around) @ vcg
+    return np.unique(around[np.arange(len(peaks)), along[around].argmax(axis=1)])
+
+
+def places_around(peaks: np.ndarray, reach: int, num_samples: int) -> np.ndarray:
+    """The samples within `reach` of each peak [n], kept inside the signal: [n,2*reach+1]."""
+    return np.clip(peaks[:, None] + np.arange(-reach, reach + 1), 0, num_samples - 1)
+
+
+def main_axis(x: np.ndarray, around: np.ndarray) -> np.ndarray:
+    """The direction [l] that the largest vectors of a signal [l,T] have in common, one of the
+    places around each beat [n,k]; most beats point along it, not against it."""
+    beat = np.arange(len(around))
+    largest = x[:, around[beat, (x**2).sum(axis=0)[around].argmax(axis=1)]]  # [l,n]
     axis = np.linalg.svd(largest, full_matrices=False)[0][:, 0]
-    along = axis @ vcg
-    if np.median(axis @ largest) < 0:
-        along = -along
-    return np.unique(around[beat, along[around].argmax(axis=1)])
+    return axis if np.median(axis @ largest) >= 0 else -axis
 
 
 def intervals(

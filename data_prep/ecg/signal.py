@@ -11,7 +11,7 @@ import numpy as np
 from scipy import signal as sps
 
 from data_prep.base.errors import InputError
-from data_prep.ecg.leads import LEADS
+from data_prep.ecg.leads import LEADS, LIMB
 
 BLOCK_SECONDS = (
     # a sensor that gives one single value for this long is taken as off; such runs are rare in live
@@ -21,8 +21,6 @@ BLOCK_SECONDS = (
 # an extreme nearer than this to the median is a plateau of a low-voltage lead, not a rail
 RAIL_FROM_MEDIAN_MV = 1.0
 PAD_SECONDS = 1.5  # reflected signal on both sides of the band-pass: one period of its lower edge
-# The six limb leads in terms of (I, II), in the order of LEADS; any two rows are independent.
-_LIMB = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]])
 
 
 def drop_impossible(x: np.ndarray, max_mv: float) -> np.ndarray:
@@ -83,9 +81,14 @@ def find_quiet(x: np.ndarray, flat_mv: float) -> np.ndarray:
 
     Percentiles, because one jump in ten seconds of nothing is still nothing.
     """
-    edge = x.shape[1] // 100
-    ranked = np.partition(x, (edge, x.shape[1] - 1 - edge), axis=1)
-    return ranked[:, -1 - edge] - ranked[:, edge] < flat_mv
+    return span(x) < flat_mv
+
+
+def span(x: np.ndarray) -> np.ndarray:
+    """From the 1st to the 99th percentile along the last axis: [...,T] -> [...]."""
+    edge = x.shape[-1] // 100
+    ranked = np.partition(x, (edge, x.shape[-1] - 1 - edge), axis=-1)
+    return ranked[..., -1 - edge] - ranked[..., edge]
 
 
 def find_railed(x: np.ndarray, rail_share: float) -> np.ndarray:
@@ -111,7 +114,7 @@ def recover_limb_leads(x: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, 
     if not 2 <= len(have) < 6:
         return x, present
     missing = np.flatnonzero(~present[:6])
-    weights = _LIMB[missing] @ np.linalg.inv(_LIMB[have[:2]])
+    weights = LIMB[missing] @ np.linalg.inv(LIMB[have[:2]])
     x, present = x.copy(), present.copy()
     x[missing] = weights @ x[have[:2]]
     present[missing] = True
@@ -148,20 +151,19 @@ def resample(x: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
     up, down = _ratio(float(rate), float(new_rate))
     # in input samples, an integer number of output samples
     pad = -(-10 * max(up, down) // (up * down)) * down
-    if pad < x.shape[1]:
-        x64 = np.asarray(x, np.float64)
-        before, after = (
-            2 * x64[:, :1] - x64[:, pad:0:-1],
-            2 * x64[:, -1:] - x64[:, -2 : -2 - pad : -1],
-        )
-        padded = np.concatenate([before, x64, after], axis=1)
-    else:  # shorter than its padding, which is then reflected more than once
-        padded = np.pad(
-            np.asarray(x, np.float64), ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd"
-        )
-    y = sps.resample_poly(padded, up, down, axis=1, window=_resampling_filter(up, down))
+    y = sps.resample_poly(_extend(x, pad), up, down, axis=1, window=_resampling_filter(up, down))
     first = pad // down * up
     return y[:, first : first + max(1, round(x.shape[1] * up / down))]
+
+
+def _extend(x: np.ndarray, pad: int) -> np.ndarray:
+    """Rows [l,T] in float64, continued by `pad` samples of point reflection at both ends."""
+    x = np.asarray(x, np.float64)
+    if pad >= x.shape[1]:  # reflected more than once
+        return np.pad(x, ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd")
+    before = 2 * x[:, :1] - x[:, pad:0:-1]
+    after = 2 * x[:, -1:] - x[:, -2 : -2 - pad : -1]
+    return np.concatenate([before, x, after], axis=1)
 
 
 @lru_cache(maxsize=64)
@@ -180,10 +182,7 @@ def bandpass(x: np.ndarray, rate: float, low: float, high: float, order: int) ->
     sos, state = _butterworth(order, float(low), float(high), float(rate))
     length = x.shape[1]
     pad = min(round(PAD_SECONDS * rate), length - 1)
-    x = np.asarray(x, np.float64)
-    before = 2 * x[:, :1] - x[:, pad:0:-1]
-    after = 2 * x[:, -1:] - x[:, -2 : -2 - pad : -1]
-    y = np.concatenate([before, x, after], axis=1)
+    y = _extend(x, pad)
     for _ in range(2):  # forwards, then the result backwards
         y = sps.sosfilt(sos, y, axis=1, zi=state * y[None, :, :1])[0][:, ::-1]
     return y[:, pad : pad + length]

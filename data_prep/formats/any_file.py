@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 from data_prep.ecg.record import Record, RecordRef, Waveform
 from data_prep.formats.edf import read_edf
@@ -192,12 +193,9 @@ def _read_numpy(path: str, suffix: str, record_id: str) -> tuple[np.ndarray, dic
     except InputError:
         raise
     except Exception as error:  # a broken file can make numpy and zipfile raise anything
-        reason = (
-            getattr(error, "strerror", None)
-            or " ".join(str(error).split())[:80]
-            or type(error).__name__
-        )
-        raise InputError(f"record {record_id}: cannot read {path} ({reason})") from None
+        raise InputError(
+            f"record {record_id}: cannot read {path} ({first_line(error, 80)})"
+        ) from None
     if signal.dtype.kind not in "fiu" or not 0 < signal.size <= LARGEST_VALUES:
         raise InputError(
             f"record {record_id}: {Path(path).name} holds {signal.dtype} {signal.shape}, no ECG"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.record import RecordRef, Waveform
 from data_prep.formats.wfdb_files import LARGEST_VALUES, to_millivolts
@@ -66,9 +67,9 @@ def read_struct(ref: RecordRef) -> Waveform:
             f"record {record_id}: cannot read its signal file {path} ({reason})"
         ) from None
     except Exception as error:  # a broken file can make scipy raise anything
-        reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise InputError(
-            f"record {record_id}: {Path(path).name} has no readable struct ECG.data ({reason})"
+            f"record {record_id}: {Path(path).name} has no readable struct ECG.data"
+            f" ({first_line(error, 80)})"
         ) from None
     if data.ndim != 2 or data.shape[0] != len(LEADS) or not np.issubdtype(data.dtype, np.number):
         raise InputError(

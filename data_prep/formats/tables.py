@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from data_prep.base.errors import InputError
-from data_prep.base.words import SPLITS
+from data_prep.base.words import SPLITS, first_line
 from data_prep.ecg.record import RecordRef
 from data_prep.formats.wfdb_files import decode
 
@@ -38,9 +38,7 @@ def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[Row]:
             f"cannot read {path}: its text is not UTF-8; save it again as UTF-8"
         ) from None
     except (OSError, csv.Error) as error:
-        raise InputError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise InputError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _rows(file: TextIO, path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
@@ -72,11 +70,27 @@ def read_ids(row: Row, path: Path, seen: Iterable[str]) -> tuple[str, str, str |
         raise InputError(f"{path} line {row.line}: record_id or patient_id is empty")
     if record_id in seen:
         raise InputError(f"{path} line {row.line}: record_id {record_id} was listed before")
-    if split is not None and split not in SPLITS:
-        raise InputError(
-            f"{path} line {row.line}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}"
-        )
+    _check_split(row, path, f" of {record_id}")
     return record_id, patient, split
+
+
+def read_keyed(path: Path, needed: tuple[str, ...] = ()) -> tuple[str, list[Row]]:
+    """The rows of a user's table about some records or patients, and the column that names them:
+    record_id, or patient_id if there is none."""
+    rows = list(read_csv(path, needed))
+    key = next((name for name in ("record_id", "patient_id") if rows and name in rows[0]), None)
+    if key is None:
+        raise InputError(f"{path} needs a column record_id or patient_id, and one row at least")
+    for row in rows:
+        _check_split(row, path)
+    return key, rows
+
+
+def _check_split(row: Row, path: Path, of: str = "") -> None:
+    if row.get("split") and row["split"] not in SPLITS:
+        raise InputError(
+            f"{path} line {row.line}: split {row['split']!r}{of}; choose from {', '.join(SPLITS)}"
+        )
 
 
 def split_classes(cell: str) -> list[str]:

@@ -18,6 +18,7 @@ from types import ModuleType
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 
 MILLIVOLTS = {"mv": 1.0, "uv": 1e-3, "\u00b5v": 1e-3, "\u03bcv": 1e-3, "v": 1e3, "nv": 1e-6}
@@ -84,13 +85,7 @@ _BYTES = {
 def read_header(stem: str | Path, record_id: str | None = None) -> Header:
     """Parse STEM.hea: any line ending, UTF-8, UTF-16 or Latin-1, optional fields left out."""
     record_id = record_id or Path(stem).name
-    try:
-        raw = Path(f"{stem}.hea").read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
-        ) from None
-    text = decode(raw)
+    text = header_text(stem, record_id)
     lines = [line for line in map(str.strip, text.replace("\r", "\n").split("\n")) if line]
     comments = [line[1:].strip() for line in lines if line[0] == "#"]
     lines = [line for line in lines if line[0] != "#"]
@@ -129,6 +124,16 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
             f"record {record_id}: its header claims {count} signals but has {len(lines) - 1} signal lines"
         )
     return Header(rate, samples, [_channel(line, record_id) for line in lines[1:]], 1, comments)
+
+
+def header_text(stem: str | Path, record_id: str) -> str:
+    """The text of STEM.hea."""
+    try:
+        return decode(Path(f"{stem}.hea").read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
+        ) from None
 
 
 def _whole(text: str) -> int:
@@ -308,8 +313,9 @@ def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[
             [unit or "mV" for unit in record.units],
         )
     except Exception as error:  # a broken file can make the package raise anything
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"record {record_id}: cannot be read as WFDB ({reason})") from None
+        raise InputError(
+            f"record {record_id}: cannot be read as WFDB ({first_line(error)})"
+        ) from None
 
 
 def _check_channels(channels: list[Channel], record_id: str) -> None:

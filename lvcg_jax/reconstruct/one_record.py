@@ -95,7 +95,7 @@ def derive(
         truth[:, place] = np.where(present, seen, np.nan)
         if w.window in whole:
             full = whole[w.window]
-            mv = full.signal * full.scale[:, None] + full.offset[:, None]
+            mv = full.millivolts()
             truth[:, place] = np.where(mask_leads(full.lead_mask)[:, None], mv, truth[:, place])
         lost = [lead for lead in visible if not mask_leads(w.lead_mask)[LEADS.index(lead)]]
         if lost:

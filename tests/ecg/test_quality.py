@@ -180,10 +180,7 @@ def bad_folder(tmp_path_factory):
 def test_every_defect_is_in_the_ledger(bad_folder, tmp_path):
     metadata = quiet_build(open_corpus("wfdb", bad_folder), tmp_path / "out", shard_records=3)
     ledger = ledger_of(tmp_path / "out")
-    kinds = {
-        name: {quality.kind(d) for d in row["defects"].split(";") if d}
-        for name, row in ledger.items()
-    }
+    kinds = {name: quality.kinds(row["defects"]) for name, row in ledger.items()}
     assert len(ledger) == len(open_corpus("wfdb", bad_folder).refs)
     assert set().union(*kinds.values()) <= quality.KINDS.keys()
     assert kinds["good05"] == set() and ledger["good05"]["kept"] == "yes"
@@ -203,9 +200,7 @@ def test_every_defect_is_in_the_ledger(bad_folder, tmp_path):
     assert "nan:aVR:5" in ledger["gaps"]["defects"] and "flat:V2" in ledger["gaps"]["defects"]
     assert ledger["unreadable"]["signal_hash"] == "" and len(ledger["dead"]["signal_hash"]) == 16
     assert metadata["defects"] == collections.Counter(
-        name
-        for row in ledger.values()
-        for name in {quality.kind(word) for word in row["defects"].split(";") if word}
+        name for row in ledger.values() for name in quality.kinds(row["defects"])
     )
     stored = {e["record_id"]: e for e in ShardSet(tmp_path / "out", "train")}
     assert "limb_inconsistent" in stored["limb"]["defects"] and stored["good05"]["defects"] == ""
