@@ -1,4 +1,4 @@
-"""Small pieces of wording that messages and tables share."""
+"""Pieces of wording that messages and tables share."""
 
 from collections.abc import Iterable
 

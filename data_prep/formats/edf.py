@@ -1,8 +1,8 @@
-"""EDF and BDF files, plain and '+': 16-bit or 24-bit samples, each signal with its own gain.
+"""EDF, EDF+, BDF and BDF+ files: samples of 16 or 24 bits, each signal with its own gain.
 
-edfio reads them. It trusts a header: it shortens or extends a record whose length differs from
-what is stated, and leaves values uncalibrated where the limits of a signal make no sense. So the
-sizes are checked here before it is called, and the limits before its values are used.
+edfio reads them. It trusts the header: it shortens or extends a record whose length differs from
+the stated one, and leaves values uncalibrated if the limits of a signal make no sense. So the sizes
+are checked here before it is called, and the limits before its values are used.
 """
 
 import math
@@ -20,7 +20,7 @@ from data_prep.ecg.leads import canonical
 from data_prep.formats.wfdb_files import LARGEST_VALUES
 
 MOST_SIGNALS = 512
-_BEFORE_SAMPLES = 216  # bytes of a signal's header that come before its samples per block
+_BEFORE_SAMPLES = 216  # bytes per signal in the header before the field samples per block
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def read_edf(path: str | Path, record_id: str) -> Edf:
         with open(path, "rb") as file:
             size, head = os.fstat(file.fileno()).st_size, file.read(256 * (MOST_SIGNALS + 1))
         blocks = _check_sizes(head, size, path.name, record_id)
-        with warnings.catch_warnings():  # it warns of lengths, which have been checked
+        with warnings.catch_warnings():  # about lengths, which have been checked
             warnings.simplefilter("ignore")
             read = edfio.read_bdf if _is_bdf(head) else edfio.read_edf
             signals = read(path, header_encoding="latin-1").signals
@@ -65,12 +65,14 @@ def _is_bdf(head: bytes) -> bool:
 
 
 def _check_sizes(head: bytes, size: int, name: str, record_id: str) -> int:
-    """The number of data blocks, if the header is sound and a file of this size holds them all."""
+    """The number of data blocks; an InputError if the header is broken or the file does not hold
+    them."""
     if len(head) < 256 or not (_is_bdf(head) or head[:8].strip() == b"0"):
         raise InputError(f"record {record_id}: {name} is no EDF or BDF file")
     if head[195:197] == b"+D":
         raise InputError(
-            f"record {record_id}: {name} is a recording with gaps (EDF+D): export it without (EDF+C)"
+            f"record {record_id}: {name} is a recording with gaps (EDF+D):"
+            " export it without gaps (EDF+C)"
         )
     try:
         start, blocks, seconds = int(head[184:192]), int(head[236:244]), float(head[244:252])
@@ -85,7 +87,7 @@ def _check_sizes(head: bytes, size: int, name: str, record_id: str) -> int:
         raise InputError(f"record {record_id}: the header of {name} is broken") from None
     total, width = sum(per_block), 3 if _is_bdf(head) else 2
     held = (size - start) // max(1, width * total)
-    if blocks < 0:  # still being recorded when the header was written
+    if blocks < 0:  # the header was written before the recording ended
         blocks = held
     if total == 0 or blocks == 0 or max(blocks, held) * total > LARGEST_VALUES:
         raise InputError(
@@ -97,7 +99,8 @@ def _check_sizes(head: bytes, size: int, name: str, record_id: str) -> int:
 
 
 def _check_limits(signal: edfio.EdfSignal, name: str, lead: str, record_id: str) -> None:
-    """edfio leaves a signal as it is, in no unit, where these limits are not numbers or equal."""
+    """An InputError where edfio would return uncalibrated values: limits that are equal, or not
+    numbers."""
     try:
         physical, digital = signal.physical_range, signal.digital_range
         if not all(map(math.isfinite, physical)):
@@ -116,6 +119,7 @@ def _lead_name(label: str) -> str:
 
 
 def _same_rate(names: list[str], per_block: list[int], record_id: str) -> list[int]:
+    """Indices of the signals that are sampled as often as the ECG leads."""
     leads = [i for i, name in enumerate(names) if canonical(name)]
     if not leads:
         raise InputError(

@@ -1,4 +1,5 @@
-"""CSV tables of labels and splits: columns by name, every mistake told with its line."""
+"""CSV tables of labels and splits: columns go by name, and every mistake is reported with its
+line."""
 
 import csv
 import io
@@ -15,14 +16,16 @@ ID_COLUMNS = ("record_id", "patient_id", "split")
 
 
 class Row(dict[str, str]):
-    """One row of a CSV, by column name, and the line of the file on which it begins."""
+    """One row of a CSV by column name, with the line of the file on which it begins."""
 
     line: int
 
 
 def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[Row]:
-    """The rows of a CSV, one at a time and without empty ones. A file that cannot be read, a
-    missing column and a row of another length are an InputError."""
+    """The rows of a CSV, one at a time; empty rows are skipped.
+
+    A file that cannot be read, a missing column and a row of another length are InputErrors.
+    """
     csv.field_size_limit(2**24)
     try:
         with open(path, "rb") as file:
@@ -53,7 +56,7 @@ def _rows(file: TextIO, path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
         raise InputError(f"{path} has a column name twice: {', '.join(columns)[:120]}")
     before = reader.line_num
     for cells in reader:
-        line, before = before + 1, reader.line_num  # cells may hold line breaks
+        line, before = before + 1, reader.line_num  # a cell may contain line breaks
         if not cells:
             continue
         if len(cells) != len(columns):
@@ -75,8 +78,8 @@ def read_ids(row: Row, path: Path, seen: Iterable[str]) -> tuple[str, str, str |
 
 
 def read_keyed(path: Path, needed: tuple[str, ...] = ()) -> tuple[str, list[Row]]:
-    """The rows of a user's table about some records or patients, and the column that names them:
-    record_id, or patient_id if there is none."""
+    """The rows of a user's table and its column of ids: record_id or, if there is none,
+    patient_id."""
     rows = list(read_csv(path, needed))
     key = next((name for name in ("record_id", "patient_id") if rows and name in rows[0]), None)
     if key is None:
@@ -94,7 +97,7 @@ def _check_split(row: Row, path: Path, of: str = "") -> None:
 
 
 def split_classes(cell: str) -> list[str]:
-    """'B; A' -> ['A', 'B']; an empty cell means that the record was looked at and has no class."""
+    """'B; A' -> ['A', 'B']. An empty cell says that the record was examined and has no class."""
     return sorted({name.strip() for name in cell.split(";")} - {""})
 
 
@@ -103,8 +106,8 @@ def read_labels(
 ) -> tuple[dict[str, tuple[str, str | None, dict[str, list[str]]]], dict[str, tuple[str, ...]]]:
     """labels.csv -> (record_id -> (patient_id, split, labels), task -> class names).
 
-    Columns by name: record_id, patient_id, optionally split; every other column is a task, its
-    classes joined by ';'.
+    The columns are record_id, patient_id and optionally split. Every other column is a task, with
+    its classes joined by ';'.
     """
     rows, seen = {}, {}
     for row in read_csv(path, ("record_id", "patient_id")):
@@ -117,12 +120,13 @@ def read_labels(
 
 
 def check_patients(refs: list[RecordRef], path: Path) -> None:
-    """A patient in two splits would leak test data into training."""
+    """An InputError if a patient is in two splits: test data would leak into training."""
     first: dict[str, RecordRef] = {}
     for ref in refs:
         other = first.setdefault(ref.patient_id, ref)
         if other.split != ref.split:
             splits = f"{other.split or 'no split'} and {ref.split or 'no split'}"
             raise InputError(
-                f"{path}: patient {ref.patient_id} is in {splits} ({other.record_id}, {ref.record_id})"
+                f"{path}: patient {ref.patient_id} is in {splits}"
+                f" ({other.record_id}, {ref.record_id})"
             )
