@@ -106,7 +106,7 @@ def _address(path) -> str:
 
 
 def _unreachable(path, error: Exception) -> InputError:
-    what = first_line(error)
+    what = first_line(error, 120)
     return InputError(
         f"{path} cannot be reached ({what}): is the bucket there, and may you write to it"
         " (gcloud auth application-default login, or the service account of the machine)?"

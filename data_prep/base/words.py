@@ -5,8 +5,8 @@ from collections.abc import Iterable
 SPLITS = ("train", "validation", "test")
 
 
-def first_line(error: BaseException, most: int = 120) -> str:
-    """What an exception says, on one line of at most `most` letters: the system's own words if a
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """What an exception says, on one line, cut after `most` letters: the system's own words if a
     file could not be read or written, else the first line of its text, else its type."""
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return text.splitlines()[0][:most]

@@ -325,7 +325,7 @@ def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[
         )
     except Exception as error:  # the package may raise anything on a broken file
         raise InputError(
-            f"record {record_id}: cannot be read as WFDB ({first_line(error)})"
+            f"record {record_id}: cannot be read as WFDB ({first_line(error, 120)})"
         ) from None
 
 

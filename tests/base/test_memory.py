@@ -64,10 +64,10 @@ def main(argv):
 """
 
 
-def printed(main: str, run: str) -> list[str]:
+def printed(main: str, run: str, head: str = HELD) -> list[str]:
     """The words that a process prints which runs this function."""
     done = subprocess.run(
-        [sys.executable, "-c", f"{HELD}{main}{run}"], check=True, capture_output=True, text=True
+        [sys.executable, "-c", f"{head}{main}{run}"], check=True, capture_output=True, text=True
     )
     return done.stdout.split()
 
@@ -81,6 +81,28 @@ def test_commands_keep_what_they_free():
     assert int(given_back) < 50_000_000 and elsewhere == "True", (
         "by itself the C library gives it back"
     )
+
+
+LATE = """
+import jax
+from data_prep.base.memory import KeptRoom
+
+def main(argv):
+    print(KeptRoom.useful)
+"""
+
+
+def test_lvcg_keeps_it_too(tmp_path):
+    """`lvcg NAME` imports the command, and JAX with it, after it has started itself."""
+    (tmp_path / "late.py").write_text(LATE)
+    script = f"""
+import sys
+from lvcg_jax import __main__ as lvcg
+sys.path.append({str(tmp_path)!r})
+sys.argv, lvcg.MODULES["late"] = ["lvcg", "late"], "late"
+lvcg.console()
+"""
+    assert printed(script, "", head="") == ["True"]
 
 
 def test_steps_find_the_memory_of_the_step_before():
