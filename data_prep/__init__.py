@@ -1,2 +1,1 @@
-"""From ECG records on disk to ArrayRecord shards of beats: readers, signal chain, segmentation,
-builder."""
+"""ECG without JAX: from records on disk to ArrayRecord shards of beats."""

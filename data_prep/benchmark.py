@@ -20,7 +20,6 @@ import os
 import sys
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +31,11 @@ from data_prep.base.memory import peak_memory
 from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.dataset import shards
 from data_prep.dataset.one_shard import PARTS, Job, Shard, build_shard
+from data_prep.dataset.pool import BLAS_THREADS
 from data_prep.ecg.leads import LEADS, canonical
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import RecordRef
-from data_prep.formats.wfdb_files import import_wfdb
+from data_prep.formats.wfdb_files import quiet_wfdb
 from data_prep.synthetic_heart.records import write_corpus
 
 TARGETS = {100: 300, 500: 120}  # records/s on one core at this sampling rate
@@ -46,12 +46,11 @@ NAIVE_RATIO, WORKERS_RATIO, MEMORY_GIB = 2.0, 1.7, 1.0
 def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -> int:
     """What one writes in an afternoon: rdrecord, scipy, a loop over beats and leads. Returns the
     records written."""
-    wfdb, p = import_wfdb(), preprocess
+    p = preprocess
     spec = shards.features(p.beat_samples, False)
     grid, written = np.linspace(0, 1, p.beat_samples), []
     for ref in refs:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet_wfdb() as wfdb:
             record = wfdb.rdrecord(ref.path)
         order = [[canonical(name) for name in record.sig_name].index(lead) for lead in LEADS]
         x = np.nan_to_num(record.p_signal[:, order].T)
@@ -242,6 +241,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    for variable in BLAS_THREADS:
         os.environ.setdefault(variable, "1")
     run_command(main, sys.argv[1:])

@@ -9,6 +9,7 @@ import sys
 
 from data_prep.base.command import run_command
 from data_prep.base.errors import InputError
+from data_prep.base.memory import keep_freed_memory
 
 # Name -> (module, what it does), in the order in which a user meets them.
 COMMANDS = {
@@ -105,7 +106,9 @@ def main(argv: list[str] | None = None) -> int | None:
 
         print(f"lvcg_jax {__version__}")
         return 0
-    return importlib.import_module(module_of(name)).main(rest)
+    module = importlib.import_module(module_of(name))
+    keep_freed_memory()  # again: it needs JAX, which most commands have imported only now
+    return module.main(rest)
 
 
 def console() -> None:

@@ -1,1 +1,1 @@
-"""What everything stands on: errors, files, commands, progress, memory, words, draws by name."""
+"""What every other room uses: errors, files, commands, progress, memory, wording, hashed draws."""

@@ -1,9 +1,11 @@
 """What every command shares: how it starts and ends, and how it reads its flags.
 
-A user's mistake is told in one line that names the thing and the remedy, never with a stack trace.
+A mistake by the user is reported in one line that names the thing and the remedy, never as a stack
+trace.
 """
 
 import argparse
+import atexit
 import difflib
 import os
 import sys
@@ -16,14 +18,16 @@ from data_prep.base.memory import keep_freed_memory
 def run_command(
     main: Callable[[list[str] | None], int | None], argv: list[str] | None = None
 ) -> None:
-    """Runs a command line: exit 0 on success, 2 with one line on an InputError, 130 on Ctrl-C."""
+    """Runs a command: exit code 0 on success, 2 and one line on an InputError, 130 on Ctrl-C."""
     keep_freed_memory()
     try:
         sys.exit(main(argv) or 0)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        # at once: libraries cut off in a read print traces while the interpreter shuts down
+        # Exit handlers run, as they remove scratch folders. The interpreter does not shut down:
+        # libraries that were interrupted in a read would print traces while it does.
+        atexit._run_exitfuncs()
         os._exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -31,8 +35,7 @@ def run_command(
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with this project's manners: flags are spelt out, and a mistake is one line with a
-    hint."""
+    """argparse without abbreviated flags; a mistake is an InputError of one line, with a hint."""
 
     def __init__(self, name: str, description: str | None, **options):
         options.setdefault("prog", f"lvcg {name}")
@@ -50,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def unknown(self, word: str) -> str:
-        """What is said of a word that is no flag of this command."""
+        """What to say about an argument that is not a flag of this command."""
         if not word.startswith("-"):
             return f"unexpected argument '{word}': flags are written --name=value"
         flag = word.split("=")[0]
@@ -62,17 +65,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def positive_int(text: str) -> int:
-    """A flag's whole number of at least 1."""
+    """The value of a flag that takes a whole number of at least 1."""
     return _number(text, int, lambda value: value >= 1, "a whole number of 1 or more")
 
 
 def natural_int(text: str) -> int:
-    """A flag's whole number of at least 0."""
+    """The value of a flag that takes a whole number of at least 0."""
     return _number(text, int, lambda value: value >= 0, "a whole number of 0 or more")
 
 
 def positive_float(text: str) -> float:
-    """A flag's number above 0."""
+    """The value of a flag that takes a finite number above 0."""
     return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
 
 

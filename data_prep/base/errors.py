@@ -1,9 +1,10 @@
-"""The one error that a user's mistake raises."""
+"""The one exception for a mistake by the user."""
 
 
 class InputError(Exception):
-    """Something the user gave cannot be used; the message is the one line that the user sees."""
+    """Something that the user gave cannot be used; the message is the one line that they see."""
 
     def __str__(self) -> str:
-        """One line even where the message quotes a file with line breaks or control characters."""
+        """The message on one line, even if it quotes a file with line breaks or control
+        characters."""
         return "".join(letter if letter.isprintable() else " " for letter in super().__str__())

@@ -1,5 +1,4 @@
-"""Files that are there whole or not at all: written under another name, and renamed when they are
-finished."""
+"""Files that appear whole or not at all, and run directories on a disk or on object storage."""
 
 import contextlib
 import importlib.util
@@ -10,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 
 
 @contextlib.contextmanager
 def whole_file(path: str | Path, folder: Path | None = None) -> Iterator[Path]:
-    """A name to write to, beside the file or in `folder` (of the same disk), that becomes `path` at
-    the end.
+    """A temporary name to write to, which is renamed to `path` at the end.
 
-    A killed process leaves at most NAME.tmp, an error nothing.
+    It lies beside the file, or in `folder` on the same disk. A killed process leaves at most
+    NAME.tmp behind, an error nothing.
     """
     path = Path(path)
     temporary = (folder or path.parent) / f"{path.name}.tmp"
@@ -31,7 +31,7 @@ def whole_file(path: str | Path, folder: Path | None = None) -> Iterator[Path]:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Writes a file, text as UTF-8, in whole or not at all; an InputError if it cannot be done."""
+    """Writes a file (text as UTF-8) whole or not at all; an InputError if that is not possible."""
     content = content.encode() if isinstance(content, str) else content
     if is_remote(path):
         return write_object(path, content)
@@ -43,31 +43,31 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 
 
 def cannot_write(path: str | Path, error: OSError) -> InputError:
-    """What the user is told."""
+    """The InputError for a file that cannot be written."""
     return InputError(
-        f"{path}: cannot be written ({error.strerror or error}); make room, or choose another place"
+        f"{path}: cannot be written ({first_line(error)}); make room, or choose another place"
     )
 
 
-# one slash too: pathlib makes gs:/bucket of gs://bucket
+# with one slash as well: pathlib turns gs://bucket into gs:/bucket
 _ADDRESS = re.compile(r"([a-z][a-z0-9]+):/+(.*)")
 _MOUNT = "mount the bucket as a folder (gcsfuse, mountpoint-s3), or copy it to a disk first"
 
 
 def is_remote(path) -> bool:
-    """Is it scheme://... rather than a folder or file of this machine?"""
+    """Whether a path is an address (scheme://...) rather than a file or folder of this machine."""
     return _ADDRESS.match(str(path)) is not None
 
 
 def require_local(path) -> None:
-    """An InputError for scheme://...: what is not a run directory is read and written as ordinary
-    files."""
+    """Raises an InputError for an address: everything except a run directory is read and written as
+    ordinary files."""
     if is_remote(path):
         raise InputError(f"{_address(path)}: only ordinary files will do here: {_MOUNT}")
 
 
 def run_place(path):
-    """A run directory as a Path, or for gs://BUCKET/... as an etils path, which has the same
+    """A run directory as a Path or, for gs://BUCKET/..., as an etils path, which has the same
     methods."""
     if not is_remote(path):
         return Path(path)
@@ -80,20 +80,20 @@ def run_place(path):
         raise InputError(
             f"{address}: Google Cloud Storage needs `pip install lvcg-jax[gcs]`; or {_MOUNT}"
         )
-    from etils import epath  # late: most commands do without
+    from etils import epath  # imported here: most commands do not need it
 
-    # it logs what it also raises, with traces
+    # gcsfs also logs the errors that it raises, with their traces
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     place = epath.Path(address)
     try:
         (place / "config.json").exists()
-    except Exception as error:  # gcsfs, aiohttp and google.auth each have their own
+    except Exception as error:  # gcsfs, aiohttp and google.auth have errors of their own
         raise _unreachable(place, error) from None
     return place
 
 
 def write_object(path, content: bytes) -> None:
-    """Writes an object of a run_place: it appears when it is whole."""
+    """Writes an object of a run_place; it appears once it is complete."""
     try:
         path.write_bytes(content)
     except Exception as error:
@@ -106,8 +106,8 @@ def _address(path) -> str:
 
 
 def _unreachable(path, error: Exception) -> InputError:
-    what = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
+    what = first_line(error, 120)
     return InputError(
-        f"{path} cannot be reached ({what}): is the bucket there, and may you write to it (gcloud auth"
-        " application-default login, or the service account of the machine)?"
+        f"{path} cannot be reached ({what}): is the bucket there, and may you write to it"
+        " (gcloud auth application-default login, or the service account of the machine)?"
     )

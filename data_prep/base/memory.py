@@ -1,9 +1,9 @@
-"""What a process does with memory it has freed: keep it for the next step, or give it back to the
+"""What a process does with memory it has freed: keep it for the next step, or return it to the
 system.
 
-A training step frees a gigabyte and asks for it again. Given back, every page of it is a fault and
-filled with zeros anew, each step: on CPU a fifth of the time (docs/scaling.md). What compiling
-frees is not asked for again.
+A training step frees a gigabyte and asks for it again. If it goes back to the system in between,
+each of its pages faults and is zeroed anew in every step, which takes a fifth of the time on CPU
+(docs/scaling.md). What compilation frees is not needed again.
 """
 
 import contextlib
@@ -15,22 +15,23 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-# the C library's numbers (malloc.h): M_MMAP_MAX, M_TRIM_THRESHOLD
+# (option, value) for mallopt, from malloc.h: M_MMAP_MAX and M_TRIM_THRESHOLD
 NO_MAPPED_ARRAYS, NEVER_SHRINK = (-4, 0), (-1, -1)
-ALIGNMENT = 128  # bytes more that XLA's aligned arrays need
-TRIES = 3  # until the memory of a program is found again
+ALIGNMENT = 128  # additional bytes for XLA's aligned arrays
+STATUS = Path("/proc/self/status")  # Linux only
+TRIES = 3  # allocations, until one has the wanted address
 
 
 def keep_freed_memory() -> None:
-    """For commands that own their process and run JAX on CPU: after it is imported, before its
-    first array.
+    """Makes this process keep the memory it frees.
 
-    The heaps of other threads still give large arrays back, so the main thread has to run the
-    steps. (One heap for all threads is no remedy: it has a hundred thousand holes when XLA has
-    compiled, and they are searched.)
+    For commands that own their process and run JAX on CPU; call it after JAX is imported and before
+    the first array. Other threads still return large arrays to the system, so the main thread has
+    to run the steps. (One heap for all threads is no remedy: after XLA has compiled, it has a
+    hundred thousand holes, which every allocation searches.)
     """
     jax, c = sys.modules.get("jax"), _c_library()
-    if jax is None or c is None:  # data preparation does without
+    if jax is None or c is None:  # data preparation runs without JAX
         return
     for option, value in (NO_MAPPED_ARRAYS, NEVER_SHRINK):
         c.mallopt(option, value)
@@ -39,25 +40,28 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """At a moment when much was freed that will not be asked for again."""
+    """Returns freed memory to the system, after something large that is not needed again."""
     c = _c_library()
     if c is not None:
         c.malloc_trim(0)
 
 
 class KeptRoom:
-    """Memory that programs of the main thread use one after another. Between them it is held, so
-    that no other array settles in it: the next program would not fit there any more, and take as
-    much again elsewhere."""
+    """Memory that programs of the main thread use one after another.
 
-    useful = False  # where freed memory is given back anyway, nothing is held
+    Between two programs it is held, so that no other array is placed in it. Otherwise the next
+    program would no longer fit there and would take as much memory again elsewhere.
+    """
+
+    useful = False  # set by keep_freed_memory; without it there is nothing to hold
 
     def __init__(self):
         self._size, self._held = 0, None
 
     @contextlib.contextmanager
     def open(self, size: int) -> Iterator[None]:
-        """Inside, a program that asks for so many bytes gets those that the one before had."""
+        """Within this context, a program that asks for `size` bytes gets the memory of the one
+        before."""
         if not self.useful:
             yield
             return
@@ -73,13 +77,16 @@ class KeptRoom:
             self._free(others + more)
 
     def give_up(self) -> None:
-        """Holds nothing until it is opened again."""
+        """Releases the memory until the next call of `open`."""
         self._free([self._held])
         self._held = None
 
     def _take(self, wanted: int | None) -> tuple[int | None, list[int | None]]:
-        """The memory at the wanted address, and what was offered instead. If something is in the
-        way there, the first offer; the rest of what was wanted is given back."""
+        """Allocates at the wanted address; also returns the other allocations made on the way.
+
+        If something else lies at that address, the first allocation is used instead, and the memory
+        that is free there goes back to the system.
+        """
         offers = []
         for _ in range(TRIES):
             offers.append(_c_library().malloc(self._size + ALIGNMENT))
@@ -99,7 +106,7 @@ class KeptRoom:
 
 @cache
 def _c_library() -> ctypes.CDLL | None:
-    """glibc: no other can be told what to keep."""
+    """glibc, or None: other C libraries have no such settings."""
     try:
         c = ctypes.CDLL(None)
         c.mallopt.argtypes, c.malloc_trim.argtypes = [ctypes.c_int, ctypes.c_int], [ctypes.c_size_t]
@@ -111,10 +118,13 @@ def _c_library() -> ctypes.CDLL | None:
 
 
 def peak_memory() -> float:
-    """GiB. On Linux of this program alone: getrusage also counts what the process held before it
-    was this program."""
-    status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return (
-        int(found.group(1)) if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ) / 2**20
+    """The most memory that this program has used so far, in GiB.
+
+    On Linux it is read from /proc: getrusage also counts what the process used before it became
+    this program.
+    """
+    found = re.search(r"VmHWM:\s+(\d+) kB", STATUS.read_text()) if STATUS.exists() else None
+    if found:
+        return int(found[1]) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, else KiB

@@ -1,4 +1,4 @@
-"""Progress bars: lively in a terminal, a line now and then in a log file."""
+"""Progress bars: redrawn often in a terminal, seldom in a log file."""
 
 import sys
 
@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 
 def progress_bar(*args, **options) -> tqdm:
-    """tqdm, redrawn at most every ten seconds where nobody watches."""
+    """tqdm, redrawn at most every ten seconds if stderr is not a terminal."""
     lively = sys.stderr.isatty()
     return tqdm(
         *args,

@@ -1,13 +1,15 @@
-"""Small pieces of wording that messages and tables share."""
+"""Pieces of wording that messages and tables share."""
 
 from collections.abc import Iterable
 
 SPLITS = ("train", "validation", "test")
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its type if it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """What an exception says, on one line, cut after `most` letters: the system's own words if a
+    file could not be read or written, else the first line of its text, else its type."""
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:most]
 
 
 def list_some(names: Iterable[object], most: int = 5) -> str:

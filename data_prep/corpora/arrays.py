@@ -1,10 +1,9 @@
-"""Users' own data: .npy, .npz, .csv, .edf and WFDB files, listed in records.csv; and read_any for a
-single file.
+"""Users' own data: .npy, .npz, .csv, .edf, .bdf and WFDB files, listed in records.csv.
 
 records.csv has a row a record, columns by name: record_id, path (relative to the folder), and as
 needed patient_id (else every record is a patient), rate in Hz, unit (mV, uV, ...), leads
 ('I;II;V2', in the order of the columns), split. Every other column is a task, its classes joined by
-';'. EDF and WFDB files say rate, unit and leads themselves; a CSV with a row of names says its
+';'. EDF, BDF and WFDB files say rate, unit and leads themselves; a CSV with a row of names says its
 leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
 """
 
@@ -35,12 +34,12 @@ def open(raw: Path) -> Corpus:
     refs: dict[str, ArrayRef] = {}
     classes: dict[str, set[str]] = {}
     own_patients = False
-    for number, row in enumerate(read_csv(path, ("record_id", "path")), start=2):
+    for row in read_csv(path, ("record_id", "path")):
         own_patients = "patient_id" not in row
         row.setdefault("patient_id", row["record_id"])
-        record_id, patient, split = read_ids(row, path, number, refs)
+        record_id, patient, split = read_ids(row, path, refs)
         if not row["path"]:
-            raise InputError(f"{path} line {number}: record {record_id} has no path")
+            raise InputError(f"{path} line {row.line}: record {record_id} has no path")
         rate = read_rate(row["rate"], record_id) if row.get("rate") else None
         unit, leads = row.get("unit") or None, tuple(split_leads(row.get("leads", ""))) or None
         labels = {

@@ -14,12 +14,12 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.words import list_some
-from data_prep.corpora.corpus import Corpus
+from data_prep.corpora.corpus import Corpus, list_headers
 from data_prep.corpora.duplicates import keep_together
 from data_prep.ecg.leads import LEADS, canonical
 from data_prep.ecg.record import RecordRef, Waveform
 from data_prep.formats.mat_files import RATE, read_mat4
-from data_prep.formats.wfdb_files import checksums, decode, read_wfdb_record, to_millivolts
+from data_prep.formats.wfdb_files import checksums, header_text, read_wfdb_record, to_millivolts
 
 _SIGNAL_LINE = re.compile(  # gain, checksum and name
     r"\.mat[ \t]+16(?:\+24)?[ \t]+(\S+)(?:[ \t]+-?\d+){3}[ \t]+(-?\d{1,9})[ \t]+-?\d+[ \t]*(\S*)"
@@ -35,18 +35,6 @@ def read_codes(text: str) -> list[str] | None:
     return list(dict.fromkeys(code for code in re.split(r"[,;\s]+", line[1]) if code))
 
 
-def list_headers(raw: Path) -> dict[str, Path]:
-    """record_id (the file's name) -> path without extension, for every header below a folder."""
-    stems: dict[str, Path] = {}
-    for path in sorted(raw.rglob("*.hea"), key=lambda path: (path.stem, path)):
-        other = stems.setdefault(path.stem, path.with_suffix(""))
-        if other != path.with_suffix(""):
-            raise InputError(
-                f"record {path.stem} is there twice: {other}.hea and {path}; keep one of them"
-            )
-    return stems
-
-
 def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
     """The corpus of all headers below `raw`: task 'diagnosis' by exact match of a SNOMED code with
     `classes`.
@@ -56,12 +44,7 @@ def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
     """
     refs, unknown, unlabelled = [], Counter(), []
     for record_id, stem in list_headers(raw).items():
-        try:
-            codes = read_codes(decode(Path(f"{stem}.hea").read_bytes()))
-        except OSError as error:
-            raise InputError(
-                f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
-            ) from None
+        codes = read_codes(header_text(stem, record_id))
         labels = {}
         if codes is None:
             unlabelled.append(record_id)
@@ -95,12 +78,9 @@ def read_challenge(ref: RecordRef) -> Waveform:
     try:
         record = read_wfdb_record(ref.path, ref.record_id)
     except InputError as error:
-        try:
-            text = decode(Path(f"{ref.path}.hea").read_bytes())
-        except OSError:
-            raise error from None
+        text = header_text(ref.path, ref.record_id)
         if not _merged(text):
-            raise
+            raise error from None
         rate = re.match(r"\S+[ \t]+12[ \t]+(\d{2,5})[ \t]", text)
         signal = _repair(ref, text)
         info = _info(text.splitlines())

@@ -18,7 +18,7 @@ from pathlib import Path
 from data_prep.base.errors import InputError
 from data_prep.base.words import SPLITS, list_some
 from data_prep.ecg.record import Record, RecordRef, Waveform
-from data_prep.formats.tables import check_patients, read_csv
+from data_prep.formats.tables import check_patients, read_keyed
 from data_prep.formats.wfdb_files import read_wfdb_record
 
 CORPORA = {  # name -> module
@@ -68,6 +68,21 @@ class Corpus:
         )
 
 
+def list_headers(raw: Path) -> dict[str, Path]:
+    """record_id (the file's name) -> path without extension, for every WFDB header below a
+    folder."""
+    stems: dict[str, Path] = {}
+    for path in sorted(raw.rglob("*.hea"), key=lambda path: (path.stem, path)):
+        other = stems.setdefault(path.stem, path.with_suffix(""))
+        if other != path.with_suffix(""):
+            raise InputError(
+                f"record {path.stem} is there twice: {other}.hea and {path}; keep one of them"
+            )
+    if not stems:
+        raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
+    return stems
+
+
 def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | None = None) -> Corpus:
     """List the corpus `name` in the folder `raw_dir`. `options` are the keyword arguments of its
     module's open()."""
@@ -96,20 +111,14 @@ def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
     counted, both in `notes`. A patient (or two records with the same signal) in two splits is an
     error: it would leak test data into training.
     """
-
     path = Path(path)
-    rows = list(read_csv(path, ("split",)))
-    key = next((name for name in ("record_id", "patient_id") if rows and name in rows[0]), None)
-    if key is None:
-        raise InputError(f"{path} needs a column record_id or patient_id, and one row at least")
+    key, rows = read_keyed(path, ("split",))
     chosen: dict[str, str] = {}
-    for number, row in enumerate(rows, start=2):
-        if row["split"] not in SPLITS:
-            raise InputError(
-                f"{path} line {number}: split {row['split']!r}; choose from {', '.join(SPLITS)}"
-            )
+    for row in rows:
+        if not row["split"]:
+            raise InputError(f"{path} line {row.line}: no split; choose from {', '.join(SPLITS)}")
         if chosen.setdefault(row[key], row["split"]) != row["split"]:
-            raise InputError(f"{path} line {number}: {key} {row[key]} has two splits")
+            raise InputError(f"{path} line {row.line}: {key} {row[key]} has two splits")
     there = {getattr(ref, key) for ref in corpus.refs}
     unknown = sorted(chosen.keys() - there)
     if not there & chosen.keys():

@@ -31,9 +31,8 @@ LABEL_COLUMNS = ("First_label", "Second_label", "Third_label")
 
 def open(raw: Path) -> Corpus:
     """Task 'diagnosis'. Headers are looked for first, then REFERENCE.csv."""
-    corpus = list_coded("cpsc2018", raw, CLASSES)
-    if corpus.refs:
-        return corpus
+    if any(raw.rglob("*.hea")):
+        return list_coded("cpsc2018", raw, CLASSES)
     tables = sorted(raw.rglob("REFERENCE.csv"))
     if not tables:
         raise InputError(

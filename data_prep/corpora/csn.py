@@ -17,21 +17,18 @@ def open(raw: Path) -> Corpus:
 
     The set knows no patients: each record is one, together with those whose signal is the same.
     """
-    corpus = list_coded("csn", raw, read_names(raw / TABLE))
-    if not corpus.refs:
-        raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
-    return corpus
+    return list_coded("csn", raw, read_names(raw / TABLE))
 
 
 def read_names(path: Path) -> dict[str, str]:
     """SNOMED code -> acronym. Some codes have several; the headers cannot tell those apart, so the
     first counts."""
     names: dict[str, str] = {}
-    for number, row in enumerate(read_csv(path, ("Acronym Name", "Snomed_CT")), start=2):
+    for row in read_csv(path, ("Acronym Name", "Snomed_CT")):
         code, name = row["Snomed_CT"], row["Acronym Name"]
         if not code.isdigit() or not name:
             raise InputError(
-                f"{path} line {number}: {name!r} has the code {code[:30]!r}, which is no SNOMED code"
+                f"{path} line {row.line}: {name!r} has the code {code[:30]!r}, which is no SNOMED code"
             )
         names.setdefault(code, name)
     if len(set(names.values())) != len(names):

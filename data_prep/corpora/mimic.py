@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from data_prep.base.errors import InputError
+from data_prep.base.lottery import SPLIT_RULE
 from data_prep.corpora.corpus import Corpus
 from data_prep.ecg.record import RecordRef
 from data_prep.formats.tables import read_csv
@@ -37,17 +38,15 @@ def open(
     table = _find_table(raw, labels)
     known = _read_table(table, codes, fold) if table else {}
     refs, missing, split_of, ids, listed = [], 0, {}, set(), {}
-    for number, row in enumerate(
-        read_csv(raw / RECORD_LIST, ("subject_id", "study_id", "path")), start=2
-    ):
+    for row in read_csv(raw / RECORD_LIST, ("subject_id", "study_id", "path")):
         patient, record_id, path = sys.intern(row["subject_id"]), row["study_id"], row["path"]
         if not patient or not record_id or path.startswith("/") or ".." in path:
             raise InputError(
-                f"{raw / RECORD_LIST} line {number}: cannot read the row of study_id {record_id[:20]!r}"
+                f"{raw / RECORD_LIST} line {row.line}: cannot read the row of study_id {record_id[:20]!r}"
             )
         if record_id in ids:
             raise InputError(
-                f"{raw / RECORD_LIST} line {number}: study_id {record_id} was listed before"
+                f"{raw / RECORD_LIST} line {row.line}: study_id {record_id} was listed before"
             )
         ids.add(record_id)
         found, split = known.pop(record_id, ({}, None))
@@ -75,11 +74,7 @@ def open(
             if known
             else []
         )
-    rule = (
-        "folds 0-17 train, 18 validation, 19 test"
-        if split_of
-        else "80/10/10 by sha256 of the patient id"
-    )
+    rule = "folds 0-17 train, 18 validation, 19 test" if split_of else SPLIT_RULE
     tasks = {task: (task,) for task in PREFIXES} if table else {}
     return Corpus("mimic", str(raw), tasks, refs, rule, missing, notes=notes)
 
@@ -118,13 +113,13 @@ def _read_table(
     shared: dict[tuple, tuple[dict[str, list[str]], str | None]] = {}
     known = {}
     columns: tuple[str, str | None] | None = None
-    for number, row in enumerate(read_csv(path, ("study_id",)), start=2):
+    for row in read_csv(path, ("study_id",)):
         columns = columns or (
             _column(row, codes, CODE_LISTS, path),
             _column(row, fold, FOLDS, path),
         )
         study = row["study_id"].removesuffix(".0")
-        positive = _positive(row[columns[0]], f"{path} line {number}: study_id {study[:20]}")
+        positive = _positive(row[columns[0]], f"{path} line {row.line}: study_id {study[:20]}")
         if row.get("ecg_taken_in_ed_or_hosp", "").lower() in ("false", "0") and not positive:
             positive = None
         labels = (
@@ -132,7 +127,7 @@ def _read_table(
             if positive is None
             else {task: [task] if task in positive else [] for task in PREFIXES}
         )
-        split = _split(row[columns[1]], path, number)
+        split = _split(row[columns[1]], f"{path} line {row.line}")
         key = (split, positive is None, *sorted(positive or ()))
         known[study] = shared.setdefault(key, (labels, split))
     return known
@@ -161,7 +156,7 @@ def _positive(cell: str, where: str) -> set[str] | None:
     return found
 
 
-def _split(cell: str, path: Path, number: int) -> str | None:
+def _split(cell: str, where: str) -> str | None:
     if not cell or cell.lower() == "nan":
         return None
     try:
@@ -169,5 +164,5 @@ def _split(cell: str, path: Path, number: int) -> str | None:
         if not 0 <= fold <= 19 or fold != int(fold):
             raise ValueError
     except ValueError:
-        raise InputError(f"{path} line {number}: fold {cell[:20]!r} is not 0 to 19") from None
+        raise InputError(f"{where}: fold {cell[:20]!r} is not 0 to 19") from None
     return "train" if fold < 18 else "validation" if fold == 18 else "test"

@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 from data_prep.base.errors import InputError
+from data_prep.base.lottery import SPLIT_RULE
 from data_prep.base.words import list_some
-from data_prep.corpora.challenge import list_headers
-from data_prep.corpora.corpus import Corpus
+from data_prep.corpora.corpus import Corpus, list_headers
 from data_prep.ecg.record import RecordRef, Waveform
-from data_prep.formats.wfdb_files import decode, read_wfdb_record
+from data_prep.formats.wfdb_files import header_text, read_wfdb_record
 
 CLASSES = (
     "Bundle branch block",
@@ -31,23 +31,14 @@ CLASSES = (
 def open(raw: Path) -> Corpus:
     """Task 'diagnosis' from the header's 'Reason for admission'; 'n/a' is not labelled. patient_id
     is the folder."""
-    stems = list_headers(raw)
-    if not stems:
-        raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")
     by_lower = {name.lower(): name for name in CLASSES}
     refs, unknown = [], Counter()
-    for record_id, stem in stems.items():
+    for record_id, stem in list_headers(raw).items():
         if not re.fullmatch(r"patient\d+", stem.parent.name):
             raise InputError(
                 f"record {record_id}: its folder {stem.parent} is not named after a patient (patient001)"
             )
-        try:
-            text = decode(Path(f"{stem}.hea").read_bytes())
-        except OSError as error:
-            raise InputError(
-                f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
-            ) from None
-        reason = _field(text, "Reason for admission")
+        reason = _field(header_text(stem, record_id), "Reason for admission")
         labels = {}
         if reason and reason.lower() != "n/a":
             name = by_lower.get(re.sub(r"\s*\(.*\)$", "", reason).lower())
@@ -56,13 +47,12 @@ def open(raw: Path) -> Corpus:
                 unknown[reason] += 1
         refs.append(RecordRef(record_id, stem.parent.name, None, labels, str(stem)))
     notes = [f"reasons for admission that are no class: {list_some(unknown)}"] if unknown else []
-    rule = "80/10/10 by sha256 of the patient id"
     return Corpus(
         "ptb",
         str(raw),
         {"diagnosis": CLASSES},
         refs,
-        rule,
+        SPLIT_RULE,
         read=read,
         unknown_codes=dict(unknown),
         notes=notes,

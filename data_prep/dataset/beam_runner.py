@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 
 from data_prep.base.errors import InputError
 
+# as a trace in a runner's message writes it
+NAME = re.escape(f"{InputError.__module__}.{InputError.__qualname__}")
+
 
 def run(task: Callable, state: tuple, items: Sequence, options: list[str]) -> None:
     """task(*state, item, tick) for every item; `options` are Beam's pipeline options."""
@@ -43,9 +46,7 @@ def _users_error(error: BaseException | None) -> InputError | None:
     while error is not None:
         if isinstance(error, InputError):
             return InputError(str(error).split(" [while running")[0])
-        told = re.search(
-            r"data_prep\.errors\.InputError: (.+?)(?: \[while running|$)", str(error), re.MULTILINE
-        )
+        told = re.search(rf"{NAME}: (.+?)(?: \[while running|$)", str(error), re.MULTILINE)
         if told:
             return InputError(told[1])
         error = error.__cause__ or error.__context__

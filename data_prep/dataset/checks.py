@@ -23,6 +23,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
+from data_prep.base.words import first_line
 from data_prep.dataset import shards
 from data_prep.dataset.finish import LEDGER_COLUMNS
 from data_prep.dataset.shards import ShardSet
@@ -249,9 +250,8 @@ def read_ledger(directory: str | os.PathLike) -> Iterator[dict[str, str]]:
                 )
             yield from reader
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        text = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{path}: cannot be read ({text}); run the build command of this dataset again"
+            f"{path}: cannot be read ({first_line(error)}); run the build command of this dataset again"
         ) from None
 
 
@@ -268,7 +268,7 @@ def _check_ledger(
     try:
         for row in read_ledger(directory):
             listed += 1
-            kinds.update({quality.kind(word) for word in row["defects"].split(";") if word})
+            kinds.update(quality.kinds(row["defects"]))
             name, split = row["record_id"], row["split"]
             if row["kept"] == "no":
                 wrong += [] if row["reason"] else [f"record {name} was dropped without a reason"]
@@ -320,7 +320,7 @@ def _check_readers(directory: Path, sets: dict[str, ShardSet], findings: Finding
                     f"example {i}: {name} differs" for name in _different(example, theirs[i])
                 ]
         except Exception as error:  # whatever they raise, the files are not readable by them
-            wrong["tfds"].append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
+            wrong["tfds"].append(f"{type(error).__name__}: {first_line(error, 160)}")
         findings.check(f"{split}: Grain reads the same", wrong["Grain"])
         findings.check(f"{split}: tfds reads the same", wrong["tfds"])
 

@@ -65,7 +65,7 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
                 writer.writerow(row.values())
                 if row["kept"] == "no":
                     dropped[_reason_kind(row["reason"])] += 1
-                defects.update({quality.kind(d) for d in row["defects"].split(";") if d})
+                defects.update(quality.kinds(row["defects"]))
                 missing.update(row["missing_leads"].split())
     if sum(dropped.values()) == plan["records"]:
         common = dropped.most_common(1)[0][0]

@@ -163,7 +163,7 @@ def _judge(windows: list[Window], leads: list[str], job: Job) -> list[Window]:
     for window in windows:
         if job.windows == "first" and kept:
             break
-        mv = window.signal * window.scale[:, None] + window.offset[:, None]
+        mv = window.millivolts()
         if quality.is_dead(mv, window.rate, leads):
             dead.append(f"window_left_out:{window.window}:dead")
             continue

@@ -8,14 +8,14 @@ import json
 import re
 
 from data_prep.base.errors import InputError
-from data_prep.base.lottery import split_of_patient
+from data_prep.base.lottery import SPLIT_RULE, split_of_patient
+from data_prep.base.words import SPLITS
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset import shards
 from data_prep.dataset.one_shard import Job, Shard, to_json
 
 # of what a build records beside the shards; an unfinished build of another version starts again
 BUILD_VERSION = 2
-_SPLITS = ("train", "validation", "test")
 
 
 def make_plan(
@@ -59,7 +59,7 @@ def make_plan(
         by_split[split].append(ref)
     planned = []
     for split in sorted(
-        by_split, key=lambda s: (_SPLITS.index(s) if s in _SPLITS else len(_SPLITS), s)
+        by_split, key=lambda s: (SPLITS.index(s) if s in SPLITS else len(SPLITS), s)
     ):
         of_split = by_split[split]
         chunks = [of_split[i : i + shard_records] for i in range(0, len(of_split), shard_records)]
@@ -79,9 +79,7 @@ def make_plan(
         "detectors": job.detectors,
         "duplicates": job.duplicates,
         "shard_records": shard_records,
-        "split_rule": corpus.split_rule
-        if any(r.split for r in refs)
-        else "80/10/10 by sha256 of the patient id",
+        "split_rule": corpus.split_rule if any(r.split for r in refs) else SPLIT_RULE,
         "tasks": {task: list(classes) for task, classes in corpus.tasks.items()},
         "records": len(refs),
         "records_sha256": listing.hexdigest(),  # ids, patients, splits and labels

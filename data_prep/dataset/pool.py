@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from data_prep.base.errors import InputError
 
-_BLAS_THREADS = (
+BLAS_THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -61,8 +61,8 @@ def run(task: Callable, state: tuple, items: Sequence, workers: int, bar: tqdm) 
 @contextlib.contextmanager
 def _one_blas_thread() -> Iterator[None]:
     """Processes started inside use one thread each: together they already fill the cores."""
-    before = {name: os.environ.get(name) for name in _BLAS_THREADS}
-    os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"))
+    before = {name: os.environ.get(name) for name in BLAS_THREADS}
+    os.environ.update(dict.fromkeys(BLAS_THREADS, "1"))
     try:
         yield
     finally:

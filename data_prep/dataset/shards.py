@@ -32,6 +32,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local
+from data_prep.base.lottery import ticket
 from data_prep.base.words import first_line
 from data_prep.ecg.preprocess import Preprocess
 
@@ -138,7 +139,7 @@ def uid_of(record_id: str, window: int, attempt: int = 0) -> int:
     """The 32-bit key of a window, for keyed randomness; attempts > 0 give way to another record
     with the same value."""
     name = f"{record_id}#{window}" + (f"#{attempt}" if attempt else "")
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    return ticket(name)
 
 
 def shard_name(corpus: str, split: str, index: int, count: int) -> str:
@@ -156,11 +157,6 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
         writer.close()
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-
-
-def read_shard(path: Path) -> list[bytes]:
-    """All records of one file, in order."""
-    return list(iterate_shard(path))
 
 
 def iterate_shard(path: Path, batch: int = 64) -> Iterator[bytes]:

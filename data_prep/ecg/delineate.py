@@ -1,12 +1,11 @@
-"""Where the waves of each beat begin and end: P, QRS and T of a multi-lead ECG, from any number of
-leads.
+"""Where the waves of each beat begin and end: P, QRS and T of an ECG with any number of leads.
 
-One estimate a beat for all leads together, with no lead, sign or scale preferred. The QRS is where
-the speed of the signal, over all leads, is high. T and P are looked at along the direction in lead
-space in which they are largest, and end where their flank has lost most of its slope. Everything
+There is one estimate per beat for all leads together, and no lead, sign or scale is preferred. The
+QRS is where the signal moves fast, over all leads. T and P are examined along the direction in lead
+space in which they are largest, and end where their flank has lost most of its slope. All of this
 happens on a 2 ms grid: a sample at 100 Hz is 10 ms, as long as the errors to be measured. The
-constants were set on one half of LUDB, by the marks of cardiologists; what they give on the other
-half is printed by data_prep.delineation_report.
+constants were set by the marks of cardiologists on one half of LUDB; `lvcg delineation_report`
+prints the errors on the other half.
 """
 
 from typing import NamedTuple
@@ -17,39 +16,39 @@ from scipy.ndimage import gaussian_filter1d
 from data_prep.ecg.signal import resample
 
 GRID = 500.0  # Hz
-MIN_SECONDS = 0.3  # a shorter signal has no beat to speak of
+MIN_SECONDS = 0.3  # a shorter signal does not hold a beat
 MIN_RATE, MAX_RATE = 50.0, 1e5  # Hz; below, a QRS has too few samples
 QRS_SMOOTH = 0.008  # s, standard deviation of the Gaussian
 QRS_BEFORE, QRS_AFTER = 0.08, 0.10  # s around the R peak: holds the fastest part of the QRS
-QRS_CORE = 0.5  # of the highest speed: surely QRS
+QRS_CORE = 0.5  # share of the highest speed that is certainly QRS
 QRS_REACH = 0.13  # s that the QRS can extend beyond its core
-# of the highest speed, above that of the quiet stretch beside the QRS
+# shares of the highest speed, counted from the speed of the quiet stretch beside the QRS
 ONSET_LEVEL, OFFSET_LEVEL = 0.07, 0.12
 T_SMOOTH = 0.016  # s
-T_FROM, T_MIN = 0.05, 0.08  # s after the QRS, and s of signal from there on that a T wave needs
-# the T peak comes before this share of the R-R interval, kept in these s
+T_FROM, T_MIN = 0.05, 0.08  # s after the QRS where T may begin, and s of signal that it needs
+# the T peak lies before this share of the R-R interval, limited to these s
 T_SHARE, T_UNTIL = 0.55, (0.25, 0.50)
-T_TAIL = 0.1  # s that the T wave may last beyond that
-PR_MIN = 0.06  # s before the next QRS onset that are never T
+T_TAIL = 0.1  # s that the T wave may last after that
+PR_MIN = 0.06  # s before the next QRS onset that never belong to T
 T_FOOT = 0.35  # of the steepest slope
-T_FLANK = 0.2  # s from the peak to the steepest place at most
-TURN = 0.3  # of the whole fall from the peak: a rise after that belongs to the next wave
+T_FLANK = 0.2  # s from the peak to the steepest place, at most
+TURN = 0.3  # share of the whole fall from the peak; a rise after that belongs to the next wave
 P_SMOOTH = 0.012  # s
 P_REACH = 0.3  # s before the QRS
-P_GAP = 0.02  # s before the QRS onset that its smoothed flank reaches into
+P_GAP = 0.02  # s before the QRS onset that are blurred by its smoothed flank
 P_MIN = 0.06  # s of signal between T and QRS that a P wave needs
 P_FOOT, P_END_FOOT = 0.42, 0.55  # of the steepest slope
 P_FLANK = 0.1  # s
-# the median over beats keeps this share of the energy before the QRS if there is a P wave
+# if there is a P wave, the median over beats keeps this share of the energy before the QRS
 P_REPEATS = 0.55
 P_ALIKE = 0.5  # correlation of a beat's stretch before the QRS with that median
-# standard deviations of the Gaussian; so near to an end of the record slopes are made by it
+# standard deviations of the Gaussian: closer to an end of the record, it creates slopes itself
 EDGE = 3.0
-SMALLEST = 0.01  # of the QRS: a P or T wave that is smaller is not seen
+SMALLEST = 0.01  # share of the QRS; smaller P and T waves are not reported
 
 
 class Waves(NamedTuple):
-    """Samples (with fractions) of the boundaries of each beat, [n] each; NaN where there is no such
+    """Boundaries of each beat in samples (with fractions), [n] each; NaN where there is no such
     wave."""
 
     p_onset: np.ndarray
@@ -65,29 +64,29 @@ def delineate(x: np.ndarray, rate: float, present: np.ndarray, r_peaks: np.ndarr
     """Boundaries of the beats at `r_peaks` [n] of a band-passed signal [l,T], from the leads
     `present` [l].
 
-    Any unit, one scale for all leads or one each. Never fails: a lead with a value that is not
-    finite is not used, and what cannot be found is NaN. A P wave is reported where the stretch
-    before the QRS repeats from beat to beat, which fibrillation does not.
+    The unit does not matter, and leads may have one scale or one each. It never fails: a lead with
+    a value that is not finite is not used, and what is not found is NaN. A P wave is reported if
+    the stretch before the QRS repeats from beat to beat, which it does not in fibrillation.
     """
     r_peaks = np.asarray(r_peaks, np.float64).reshape(-1)
     marks = np.full((len(r_peaks), len(Waves._fields)), np.nan)
     x, present = np.asarray(x, np.float64), np.asarray(present, bool)
     long_enough = MIN_RATE <= rate <= MAX_RATE and x.shape[1] >= MIN_SECONDS * rate
     usable = present & np.isfinite(x).all(axis=1)
-    # a flat lead only rounds
+    # a flat lead has nothing but rounding errors
     usable[usable] = [not np.allclose(row, row[:1], rtol=1e-9, atol=0) for row in x[usable]]
     inside = np.isfinite(r_peaks) & (r_peaks >= 0) & (r_peaks <= x.shape[1] - 1)
     if long_enough and usable.any() and inside.any():
         scale = rate / GRID
-        x = x[usable] / np.abs(x[usable]).max()  # no square of it can overflow
+        x = x[usable] / np.abs(x[usable]).max()  # so that no square overflows
         beats, place = np.unique(r_peaks[inside], return_inverse=True)
         marks[inside] = _delineate(resample(x, rate, GRID), beats / scale)[place] * scale
     return Waves(*marks.T)
 
 
 def match_beats(truth: np.ndarray, found: np.ndarray, tolerance: float) -> np.ndarray:
-    """The index in `found` [m] of each beat of `truth` [n], -1 if none: each other's nearest,
-    within the tolerance."""
+    """The index in `found` [m] of each beat of `truth` [n], or -1: each must be the nearest to the
+    other, within the tolerance."""
     if not len(truth) or not len(found):
         return np.full(len(truth), -1)
     distance = np.abs(np.asarray(truth)[:, None] - np.asarray(found))  # [n,m]
@@ -99,6 +98,7 @@ def match_beats(truth: np.ndarray, found: np.ndarray, tolerance: float) -> np.nd
 
 def _delineate(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     """Marks [n,7] on the grid of a signal [l,t] with R peaks r [n] in order."""
+    # QRS from the speed over all leads, searched halfway to the neighbouring beats
     n, last = len(r), y.shape[1] - 1
     speed = gaussian_filter1d(
         np.sqrt((np.gradient(y, axis=1) ** 2).mean(axis=0)), QRS_SMOOTH * GRID
@@ -108,6 +108,7 @@ def _delineate(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     qrs = np.array([_qrs(speed, *bound) for bound in bounds])  # [n,2]
     height = np.array([_height(y, onset, offset) for onset, offset in qrs])  # [n]
 
+    # T between its QRS and the next
     smooth = gaussian_filter1d(y, T_SMOOTH * GRID, axis=1)
     rr = np.diff(r) if n > 1 else np.array([GRID])
     rr = np.append(rr, np.median(rr))
@@ -119,6 +120,7 @@ def _delineate(y: np.ndarray, r: np.ndarray) -> np.ndarray:
         ]
     )
 
+    # P between the T wave before and the QRS
     smooth = gaussian_filter1d(y, P_SMOOTH * GRID, axis=1)
     earliest = np.append(0, np.fmax(t[:-1, 1], qrs[:-1, 1] + T_FROM * GRID))
     p = np.array([_p_wave(smooth, earliest[i], qrs[i, 0], SMALLEST * height[i]) for i in range(n)])
@@ -127,7 +129,7 @@ def _delineate(y: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 
 def _qrs(speed: np.ndarray, r: float, low: float, high: float) -> tuple[float, float]:
-    """Onset and offset of the QRS at r, between low and high: where the speed [t] has come down to
+    """Onset and offset of the QRS at r, between low and high: where the speed [t] falls to that of
     its surroundings."""
     first, end = int(max(low, r - QRS_BEFORE * GRID)), int(min(high, r + QRS_AFTER * GRID)) + 1
     top = speed[first:end].max()
@@ -143,15 +145,15 @@ def _qrs(speed: np.ndarray, r: float, low: float, high: float) -> tuple[float, f
 
 
 def _falls_to(speed: np.ndarray, level: float, top: float) -> float:
-    """How far along speed [k] it first falls to `level` between its quiet tenth and `top`; NaN if
-    it never does."""
+    """How far along speed [k] it first falls to `level`, a share of the way from its quiet tenth to
+    `top`; NaN if never."""
     quiet = np.quantile(speed, 0.1)
     return _first_below(speed, quiet + level * (top - quiet))
 
 
 def _first_below(values: np.ndarray, level: float) -> float:
-    """Place, with a fraction, where values [k] first fall below the level; NaN if they start there
-    or never do."""
+    """The place (with a fraction) where values [k] first fall below the level; NaN if they start
+    there or never do."""
     below = np.flatnonzero(values < level)
     if not len(below) or below[0] == 0:
         return np.nan
@@ -168,10 +170,10 @@ def _height(y: np.ndarray, onset: float, offset: float) -> float:
 
 
 def _bump(y: np.ndarray, first: int, end: int) -> tuple[np.ndarray, int, float]:
-    """The one wave in y[:, first:end]: the signal [t] along its direction, upright, its peak, and
-    its height there.
+    """The wave in y[:, first:end]: the signal [t] along its direction and upright, its peak, and
+    its height.
 
-    Direction and peak are those of what stands above the straight line between both ends.
+    Direction and peak are those of what rises above the straight line between both ends.
     """
     piece = y[:, first:end]
     above = piece - piece[:, :1] - (piece[:, -1:] - piece[:, :1]) * np.linspace(0, 1, end - first)
@@ -182,11 +184,12 @@ def _bump(y: np.ndarray, first: int, end: int) -> tuple[np.ndarray, int, float]:
 
 
 def _foot(wave: np.ndarray, flank: float, share: float, open_end: bool) -> float:
-    """How far from the peak wave[0] its flank [k] ends: where the slope has come down to a share of
-    its steepest.
+    """How far from the peak wave[0] its flank [k] ends: where the slope is down to a share of the
+    steepest.
 
-    The steepest place is within `flank` seconds, and before the wave rises again. If it never does,
-    the flattest place; NaN with `open_end`, when it is the record that ends there.
+    The steepest place is within `flank` seconds, and before the wave rises again. If the slope
+    never gets that low, the flank ends at the flattest place; with `open_end`, where the record
+    ends, it is NaN.
     """
     fall = wave[:-1] - wave[1:]
     if len(fall) < 3:
@@ -200,7 +203,7 @@ def _foot(wave: np.ndarray, flank: float, share: float, open_end: bool) -> float
     reached = _first_below(fall[steepest:], share * fall[steepest])
     if np.isnan(reached):
         reached = np.nan if open_end else fall[steepest:].argmin()
-    return steepest + reached + 0.5  # a difference stands between two samples
+    return steepest + reached + 0.5  # a difference lies between two samples
 
 
 def _t_wave(y, onset, offset, r, rr, following, smallest) -> tuple[float, float]:
@@ -238,8 +241,9 @@ def _p_wave(y, earliest, qrs_onset, smallest) -> tuple[float, float, float]:
 
 
 def _p_repeats(y: np.ndarray, earliest: np.ndarray, qrs_onset: np.ndarray) -> np.ndarray:
-    """Beats [n] whose stretch before the QRS looks as it does in the record's other beats; all, if
-    those are few."""
+    """Beats [n] whose stretch before the QRS looks like that of the other beats; all, if there are
+    fewer than three."""
+    # the stretch before each QRS, aligned at its end, without its mean
     size, gap = round(P_REACH * GRID), round(P_GAP * GRID)
     pieces = np.full((len(qrs_onset), len(y), size), np.nan)  # [n,l,k]
     for piece, start, onset in zip(pieces, earliest, qrs_onset, strict=True):
@@ -251,8 +255,9 @@ def _p_repeats(y: np.ndarray, earliest: np.ndarray, qrs_onset: np.ndarray) -> np
     there = ~np.isnan(pieces[:, 0, -1])
     if there.sum() < 3:
         return there
+    # the typical stretch, and each beat along the direction in which that is largest
     width = (~np.isnan(pieces[:, 0])).sum(axis=1)  # [n]
-    common = size - int(np.sort(width)[-3])  # from here on there are three beats at least
+    common = size - int(np.sort(width)[-3])  # from here on there are at least three beats
     typical = np.nanmedian(pieces[there][:, :, common:], axis=0)  # [l,k]
     axis = np.linalg.svd(typical, full_matrices=False)[0][:, 0]
     pieces, typical = np.einsum("l,nlk->nk", axis, pieces[:, :, common:]), axis @ typical

@@ -1,10 +1,10 @@
-"""The fixed geometry between leads and heart vector: lead directions, Tikhonov lift, projection.
+"""The geometry between leads and heart vector: lead directions, and the Tikhonov lift.
 
-A record's twelve leads are `ecg = a @ vcg` with `a` [12,3]; the lift goes back from any visible
-subset of leads. Numpy in float64 only: the 4,096 lift matrices are made once and looked up by lead
-bit mask in the train step. Axes of the paper's matrix: +x to the patient's left, +y down, +z to the
-FRONT (V1 and V2 have z > 0). Frank's z, and so Dower's, points to the back: `dower` rows are given
-in Frank's axes, and so should be those of a file.
+The twelve leads of a record are `ecg = a @ vcg` with `a` [12,3]; the lift goes back to the heart
+vector from any visible subset of leads. Everything here is numpy in float64: the 4,096 lift
+matrices are computed once, and the train step looks them up by lead bit mask. Axes of the paper's
+matrix: +x to the patient's left, +y down, +z to the FRONT (V1 and V2 have z > 0). Frank's z, and so
+Dower's, points to the back: the rows of `dower` are in Frank's axes, and those of a file should be.
 """
 
 import csv
@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
-from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
+from data_prep.base.words import first_line
+from data_prep.ecg.leads import LEADS, LIMB, mask_leads, parse_leads
 from data_prep.ecg.signal import recover_limb_leads
 
 NUM_SUBSETS = 2 ** len(LEADS)
 RANK_TOLERANCE = 1e-6  # singular values under this share of the largest count as zero
-LARGE_GAIN = 10.0  # a lift that amplifies more than this shows the leads' noise more than the heart
+LARGE_GAIN = 10.0  # a lift that amplifies more shows the noise of the leads, not the heart
 _LIMB_DEGREES = (0, 60, 120, -150, -30, 90)  # I, II, III, aVR, aVL, aVF in the frontal plane
 _CHEST_DEGREES = (110, 70, 40, 10, -20, -50)  # V1..V6 in a plane tilted down by 10 degrees
 _DOWER_1968 = {
@@ -46,9 +47,8 @@ def _paper_matrix() -> np.ndarray:
 
 
 def _dower_matrix() -> np.ndarray:
-    one, two = (np.array(_DOWER_1968[lead]) for lead in ("I", "II"))
-    limb = [one, two, two - one, -(one + two) / 2, one - two / 2, two - one / 2]
-    return np.stack(limb + [np.array(_DOWER_1968[f"V{k}"]) for k in range(1, 7)])
+    rows = np.array(list(_DOWER_1968.values()))
+    return np.concatenate([LIMB @ rows[:2], rows[2:]])
 
 
 _MATRICES = {"paper": _paper_matrix, "dower": _dower_matrix}
@@ -56,40 +56,41 @@ GEOMETRIES = tuple(_MATRICES)
 
 
 def lead_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
-    """Lead directions [12,3], rows in the order of LEADS: a name ('paper', 'dower'), a file of
-    read_matrix, or twelve rows of three numbers."""
+    """Lead directions [12,3], rows in the order of LEADS.
+
+    `geometry` is a name ('paper', 'dower'), a file for read_matrix, or twelve rows of three
+    numbers.
+    """
     if isinstance(geometry, str):
         if geometry in _MATRICES:
             return _MATRICES[geometry]()
         if Path(geometry).suffix.lower() in (".json", ".csv"):
             return read_matrix(geometry)
         raise InputError(
-            f"unknown geometry '{geometry}': choose from {', '.join(_MATRICES)}, a .json or .csv file of lead"
-            " directions, or give 12 rows of 3 numbers"
+            f"unknown geometry '{geometry}': choose from {', '.join(_MATRICES)},"
+            " a .json or .csv file of lead directions, or give 12 rows of 3 numbers"
         )
     matrix = np.asarray(geometry, np.float64)
     if matrix.shape != (len(LEADS), 3) or not np.isfinite(matrix).all():
         raise InputError(
-            f"a geometry has 12 rows of 3 finite numbers in the order {', '.join(LEADS)}; got shape {matrix.shape}"
+            f"a geometry has 12 rows of 3 finite numbers in the order {', '.join(LEADS)};"
+            f" got shape {matrix.shape}"
         )
     return matrix
 
 
 def read_matrix(path: str | Path) -> np.ndarray:
-    """Lead directions [12,3] from a file, by lead name in any order: lead = x, y, z of its row
-    times the heart vector.
+    """Lead directions [12,3] from a file, by lead name and in any order.
 
-    JSON {"I": [0.63, -0.24, 0.06], ...}, or CSV with the columns lead, x, y, z. Limb leads that are
-    left out follow from two that are given, so the usual published eight rows (I, II, V1..V6) are
-    enough.
+    The file is JSON {"I": [0.63, -0.24, 0.06], ...}, or CSV with the columns lead, x, y, z. A lead
+    is the product of its row with the heart vector. Limb leads that are left out follow from two
+    that are given, so the eight rows that are usually published (I, II, V1..V6) are enough.
     """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot read the geometry file {path}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise InputError(f"cannot read the geometry file {path}: {first_line(error)}") from None
     rows = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path)
     matrix, given = np.zeros((len(LEADS), 3)), np.zeros(len(LEADS), bool)
     for name, row in rows:
@@ -119,6 +120,7 @@ def read_matrix(path: str | Path) -> np.ndarray:
 
 
 def _json_rows(text: str, path: Path) -> list[tuple[str, object]]:
+    """(lead name, numbers) of a JSON file; repeated names are kept."""
     try:
         rows = json.loads(text, object_pairs_hook=list)
     except ValueError as error:
@@ -131,11 +133,13 @@ def _json_rows(text: str, path: Path) -> list[tuple[str, object]]:
 
 
 def _csv_rows(text: str, path: Path) -> list[tuple[str, object]]:
+    """(lead name, numbers) of a CSV file."""
     table = csv.DictReader(text.splitlines(), skipinitialspace=True)
     columns = [name.strip().lower() for name in table.fieldnames or ()]
     if not {"lead", "x", "y", "z"} <= set(columns):
         raise InputError(
-            f"geometry file {path} needs the columns lead, x, y, z; found: {', '.join(columns)[:80]}"
+            f"geometry file {path} needs the columns lead, x, y, z;"
+            f" found: {', '.join(columns)[:80]}"
         )
     table.fieldnames = columns
     return [(row["lead"] or "", [row[axis] for axis in "xyz"]) for row in table]
@@ -153,13 +157,15 @@ def save_matrix(path: str | Path, a: np.ndarray) -> None:
 
 
 def frank_axes(a: np.ndarray) -> np.ndarray:
-    """The same directions with +z to the back, as Frank has it. V2 looks at the heart from the
-    front: its z tells."""
+    """The same directions with +z to the back, as Frank has it.
+
+    V2 looks at the heart from the front, so the sign of its z shows which way +z points.
+    """
     return a * np.array([1.0, 1.0, -1.0]) if a[LEADS.index("V2"), 2] > 0 else a
 
 
 def lift_matrix(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> np.ndarray:
-    """Tikhonov pseudo-inverse W diag(s / (s^2 + eps)) U^T of the visible rows: visible [...,12] ->
+    """The Tikhonov pseudo-inverse W diag(s / (s^2 + eps)) U^T of the visible rows: [...,12] ->
     [...,3,12].
 
     Invisible leads have zero columns. Singular values under the relative tolerance count as zero.
@@ -172,8 +178,8 @@ def lift_matrix(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> np.nda
 
 
 def _gains(s: np.ndarray, eps: float) -> np.ndarray:
-    """Singular values [...,3] of lead directions, largest first -> those of the lift, 0 where s
-    counts as zero."""
+    """Singular values [...,3] of lead directions, largest first -> those of the lift; 0 if s counts
+    as zero."""
     kept = s > RANK_TOLERANCE * s[..., :1]
     return np.where(kept, s / (np.where(kept, s * s, 1.0) + eps), 0.0)
 
@@ -184,8 +190,8 @@ def lift_table(a: np.ndarray, eps: float) -> np.ndarray:
 
 
 def subset_facts(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> dict[str, np.ndarray]:
-    """Facts of a lead subset: `rank`, `condition` (inf when rank < 3) and `gain`, the lift's
-    largest singular value."""
+    """`rank`, `condition` (inf if the rank is below 3) and `gain` (the lift's largest singular
+    value) of a lead subset."""
     rows = np.where(np.asarray(visible, bool)[..., None], np.asarray(a, np.float64), 0.0)
     s = np.linalg.svd(rows, compute_uv=False)  # [...,3]
     gains = _gains(s, eps)
@@ -195,10 +201,10 @@ def subset_facts(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> dict[
 
 
 def seen_directions(a: np.ndarray, visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How strongly the visible leads [12] see each of three orthogonal unit vectors: strengths [3],
-    vectors [3,3].
+    """How strongly the visible leads [12] see each of three orthogonal directions.
 
-    Strongest first; a strength of 0 is a direction that these leads do not see at all.
+    Returns strengths [3], largest first, and unit vectors [3,3]. A strength of 0 is a direction
+    that these leads do not see at all.
     """
     rows = np.where(np.asarray(visible, bool)[:, None], np.asarray(a, np.float64), 0.0)
     _, s, vectors = np.linalg.svd(rows, full_matrices=False)
@@ -206,8 +212,8 @@ def seen_directions(a: np.ndarray, visible: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def direction_words(vector: np.ndarray) -> str:
-    """A unit vector without sign in words: 'front-back', or 'oblique, head-feet 0.71 and front-back
-    0.70'."""
+    """A direction in words, whatever its sign: 'front-back', or 'oblique, head-feet 0.71 and
+    front-back 0.70'."""
     shares = sorted(
         zip(np.abs(vector), ("left-right", "head-feet", "front-back"), strict=True), reverse=True
     )
@@ -219,7 +225,7 @@ def direction_words(vector: np.ndarray) -> str:
 
 
 def describe_view(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> list[str]:
-    """What the visible leads cannot see, or hardly see, and the lift's gain, a sentence each; empty
+    """Sentences on what the visible leads do not or hardly see, and on the gain of the lift; none
     if all is well."""
     strengths, vectors = seen_directions(a, visible)
     gain = float(subset_facts(a, visible, eps)["gain"])
@@ -231,9 +237,15 @@ def describe_view(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> list
     if rank == 3:
         text = f"{source} the direction {_in_full(vectors[2])} is hardly seen."
     elif rank == 2:
-        text = f"{source} (2 of 3 dimensions) the direction {_in_full(vectors[2])} is not seen and is set to zero."
+        text = (
+            f"{source} (2 of 3 dimensions) the direction {_in_full(vectors[2])}"
+            " is not seen and is set to zero."
+        )
     else:
-        text = f"{source} (1 of 3 dimensions) only {_in_full(vectors[0])} is seen; all across it is set to zero."
+        text = (
+            f"{source} (1 of 3 dimensions) only {_in_full(vectors[0])} is seen;"
+            " all across it is set to zero."
+        )
     return [text, f"The regularised lift amplifies by up to {gain:.1f}."]
 
 
@@ -254,8 +266,11 @@ def _subsets_of_size(size: int) -> tuple[int, ...]:
 def training_subsets(
     a: np.ndarray, num_visible: int, eps: float, identifiable_only: bool, max_gain: float | None
 ) -> np.ndarray:
-    """The lead bit masks [m] that training views are drawn from: K leads, spanning R^3 and of
-    bounded lift if asked."""
+    """The lead bit masks [m] from which training views are drawn.
+
+    They have `num_visible` leads; if asked, only those that span R^3 and whose lift has a bounded
+    gain.
+    """
     masks = np.array(_subsets_of_size(num_visible))
     facts = subset_facts(a, mask_leads(masks), eps)
     keep = np.ones(len(masks), bool)
@@ -265,12 +280,8 @@ def training_subsets(
         keep &= facts["gain"] <= max_gain
     if not keep.any():
         raise InputError(
-            f"no subset of {num_visible} leads is left with identifiable_only={identifiable_only} and"
-            f" max_gain={max_gain}: raise max_gain or num_visible"
+            f"no subset of {num_visible} leads is left with"
+            f" identifiable_only={identifiable_only} and max_gain={max_gain}:"
+            " raise max_gain or num_visible"
         )
     return masks[keep]
-
-
-def project(a: np.ndarray, vcg: np.ndarray) -> np.ndarray:
-    """Heart vector [...,3,t] -> twelve leads [...,12,t]."""
-    return a @ vcg

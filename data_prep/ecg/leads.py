@@ -1,4 +1,4 @@
-"""The twelve leads, always by name: canonical spelling, order, bit masks, and what a user typed."""
+"""The twelve leads, always by name: spelling, order, bit masks, and what a user typed."""
 
 import difflib
 import re
@@ -12,12 +12,14 @@ from data_prep.base.errors import InputError
 LEADS = ("I", "II", "III", "aVR", "aVL", "aVF", "V1", "V2", "V3", "V4", "V5", "V6")
 _BY_LOWER = {lead.lower(): i for i, lead in enumerate(LEADS)}
 _BITS = 1 << np.arange(len(LEADS))
+# The six limb leads in terms of (I, II), in the order of LEADS; any two rows are independent.
+LIMB = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]])
 
 
 @lru_cache(maxsize=4096)
 def canonical(name: str) -> str | None:
-    """The spelling in LEADS of a lead name in any case and spacing ('AVR', ' avr ', 'Lead II'),
-    None if it is not one.
+    """The spelling in LEADS of a lead name in any case and spacing ('AVR', ' avr ', 'Lead II'), or
+    None.
 
     Only the name counts: 'MLII' (a modified lead) and the Frank leads 'vx', 'vy', 'vz' are not
     among the twelve.
@@ -28,15 +30,15 @@ def canonical(name: str) -> str | None:
 
 
 def order_leads(signal: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Columns in any order [T,c] -> rows in the order of LEADS, float32 [12,T], and the names that
-    are no known lead.
+    """Columns in any order [T,c] -> rows in the order of LEADS, float32 [12,T]; and unknown names.
 
     A lead that the record does not have is a row of NaN.
     """
     signal = np.asarray(signal)
     if signal.ndim != 2 or signal.shape[1] != len(names):
         raise InputError(
-            f"signal has shape {signal.shape} but {len(names)} lead names: give [samples, leads], a name each"
+            f"signal has shape {signal.shape} but {len(names)} lead names:"
+            " give [samples, leads], a name each"
         )
     ordered = np.full((len(LEADS), signal.shape[0]), np.nan, np.float32)
     seen: dict[str, str] = {}
@@ -54,7 +56,8 @@ def order_leads(signal: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, l
         ordered[_BY_LOWER[lead.lower()]] = signal[:, column]
     if not seen:
         raise InputError(
-            f"none of the leads {', '.join(map(str, names)) or '(none)'} is one of {', '.join(LEADS)}"
+            f"none of the leads {', '.join(map(str, names)) or '(none)'}"
+            f" is one of {', '.join(LEADS)}"
         )
     return ordered, unknown
 
@@ -65,7 +68,7 @@ def lead_mask(present: np.ndarray) -> int:
 
 
 def mask_leads(mask: int | np.ndarray) -> np.ndarray:
-    """Bit masks, an integer or an array [...] of them -> booleans [...,12]; bit i is LEADS[i]."""
+    """Bit masks, one integer or an array [...] -> booleans [...,12]; bit i is LEADS[i]."""
     masks = np.asarray(mask)
     wrong = (masks < 0) | (masks >= 1 << len(LEADS))
     if wrong.any():

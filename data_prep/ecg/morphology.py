@@ -1,12 +1,12 @@
-"""What clinicians measure in an ECG, beat by beat: R peak, QRS, QT and PR in ms, ST level in mV;
-and the errors of a reconstruction in these.
+"""What clinicians measure in an ECG, beat by beat, and the errors of a reconstruction in these.
 
-Signals are [12,T] in mV, band-passed as data_prep.ecg.preprocess does. The boundaries are those of
-data_prep.ecg.delineate, one for all leads of a beat. R peak: the largest value along the direction
-in lead space in which the record's QRS complexes mostly point. QRS: onset to offset. QT: QRS onset
-to T offset. PR: P onset to QRS onset. ST level of a lead: its value 60 ms after the QRS offset (J
-point), less that of the PR segment, its mean from 30 to 10 ms before the QRS onset. A high-pass
-filter pulls ST towards zero, in the truth and in a reconstruction alike.
+Measured are the R peak, QRS, QT and PR in ms, and the ST level in mV. Signals are [12,T] in mV,
+band-passed as in data_prep.ecg.preprocess. The boundaries are those of data_prep.ecg.delineate, one
+for all leads of a beat. R peak: the largest value along the direction in lead space in which most
+QRS complexes of the record point. QRS: onset to offset. QT: QRS onset to T offset. PR: P onset to
+QRS onset. ST level of a lead: its value 60 ms after the QRS offset (the J point), minus the level
+of the PR segment, which is its mean from 30 to 10 ms before the QRS onset. A high-pass filter pulls
+ST towards zero, in the truth and in a reconstruction alike.
 
 Axis letters: n beat, l lead, T sample, t sample of the 2 ms grid.
 """
@@ -27,35 +27,35 @@ from data_prep.ecg.delineate import (
     match_beats,
 )
 from data_prep.ecg.leads import LEADS
-from data_prep.ecg.segment import r_peaks_vcg
+from data_prep.ecg.segment import main_axis, places_around, r_peaks_vcg
 from data_prep.ecg.signal import resample
 
 ST_AFTER_J = 0.06  # s
-# s before the QRS onset, begin and end: after the P wave, and before the filtered QRS begins
+# s before the QRS onset: from the end of the P wave to where the filtered QRS begins
 PR_LEVEL = (0.03, 0.01)
-R_REACH = 0.06  # s around a detected beat in which its R peak is
-SAME_BEAT = 0.15  # s between the R peaks of one beat in truth and reconstruction, at most
+R_REACH = 0.06  # s around a detected beat within which its R peak lies
+SAME_BEAT = 0.15  # s, at most, between the R peaks of one beat in truth and reconstruction
 MEASURES = ("r_peak_ms", "qrs_ms", "qt_ms", "pr_ms", "st_mv")
 
 
 @dataclass
 class Morphology:
-    """Measurements of the n beats of one record; NaN where there is nothing to measure (no P wave:
+    """Measurements of the n beats of one record; NaN where there is nothing to measure (no P wave,
     no PR)."""
 
     r_peak: np.ndarray  # [n] samples, with fractions
     qrs_ms: np.ndarray  # [n]
     qt_ms: np.ndarray  # [n]
     pr_ms: np.ndarray  # [n]
-    st_mv: np.ndarray  # [n,12], NaN in leads that are not there
+    st_mv: np.ndarray  # [n,12], NaN in missing leads
 
 
 @dataclass
 class Intervals:
-    """One record in a line: medians over its beats, NaN where there is nothing to measure."""
+    """Medians over the beats of one record; NaN where there is nothing to measure."""
 
     beats: int
-    heart_rate: float  # a minute, from the mean R-R interval
+    heart_rate: float  # beats per minute, from the mean R-R interval
     pr_ms: float
     qrs_ms: float
     qt_ms: float
@@ -67,21 +67,21 @@ class Intervals:
 class Comparison:
     """A reconstruction against the truth, beat by beat."""
 
-    # measure -> absolute error [n] of every true beat; NaN: missed, or not measurable
+    # measure -> absolute error [n] of every true beat; NaN if missed or not measurable
     errors: dict[str, np.ndarray]
     missed: np.ndarray  # bool [n]: beats of the truth that the reconstruction does not have
     extra: int  # beats of the reconstruction that the truth does not have
-    # measure -> matched beats that have it in the truth and not in the reconstruction
+    # measure -> matched beats that have it in the truth but not in the reconstruction
     lost: dict[str, int]
 
 
 def measure(
     x: np.ndarray, rate: float, leads: np.ndarray | None = None, r_peaks: np.ndarray | None = None
 ) -> Morphology:
-    """Measures a record [12,T] from the given leads [12] (default: all that are there).
+    """Measures a record [12,T] from the given leads [12] (default: all that exist).
 
-    At its own beats, or at given R peaks in samples, which are moved to the maximum nearby (two to
-    one are one beat).
+    It does so at beats that it detects, or at given R peaks in samples. Given peaks are moved to
+    the maximum nearby, and two at the same maximum are one beat.
     """
     x, leads = _checked(x, rate, leads)
     y, r = _fine(x, leads, rate), _beats(x, leads, rate, r_peaks)
@@ -91,7 +91,7 @@ def measure(
 def record_intervals(
     x: np.ndarray, rate: float, leads: np.ndarray | None = None, r_peaks: np.ndarray | None = None
 ) -> Intervals:
-    """Heart rate, PR, QRS, QT and QTc of a record [12,T]; arguments as for `measure`."""
+    """Heart rate, PR, QRS, QT and QTc of a record [12,T]; arguments as in `measure`."""
     found = measure(x, rate, leads, r_peaks)
     rr = float(np.diff(found.r_peak).mean() / rate) if len(found.r_peak) > 1 else np.nan
     pr, qrs, qt = (_median(values) for values in (found.pr_ms, found.qrs_ms, found.qt_ms))
@@ -107,14 +107,14 @@ def compare_morphology(
     hidden: np.ndarray,
     r_peaks: np.ndarray | None = None,
 ) -> Comparison:
-    """Errors of a reconstruction [12,T] against the truth [12,T], both in mV, in the reconstructed
-    leads `hidden` [12].
+    """Errors of a reconstruction [12,T] against the truth [12,T], both in mV, in the leads `hidden`
+    [12].
 
-    Both are measured from the hidden leads alone (visible ones would answer for them), each at its
-    own beats: those of the truth are detected, or given as `r_peaks`. Beats are paired, nearest R
-    peaks within 150 ms; a beat without a partner is missed, and never an error of half an R-R
-    interval. R peaks of both are the maxima along one direction, that of the truth. Hidden leads
-    that the truth does not have are left out.
+    Both are measured from the hidden leads alone, as visible ones would answer for them, and each
+    at its own beats; those of the truth are detected, or given as `r_peaks`. Beats are paired if
+    their R peaks are closest to each other and within 150 ms. A beat without a partner is missed;
+    it is never counted as an error of half an R-R interval. R peaks of both are maxima along one
+    direction, that of the truth. Hidden leads that the truth does not have are left out.
     """
     truth, hidden = _checked(truth, rate, hidden, "truth")
     reconstructed, live = _checked(reconstructed, rate, hidden, "reconstruction")
@@ -124,12 +124,14 @@ def compare_morphology(
         )
     if not hidden.any():
         raise InputError("no hidden lead with values in the truth: there is nothing to compare")
+    # both measured at their own beats, along the axis of the truth
     true_y, true_r = _fine(truth, hidden, rate), _beats(truth, hidden, rate, r_peaks)
     y, r = _fine(reconstructed, live, rate), _beats(reconstructed, live, rate)
     axis = _main_axis(true_y, true_r)
     wanted = _measure(truth, hidden, rate, _r_maxima(true_y, true_r, axis))
     got = _measure(reconstructed, hidden, rate, _r_maxima(y, r, axis))
 
+    # errors of the beats that both have, and what the reconstruction lost
     match = match_beats(wanted.r_peak, got.r_peak, SAME_BEAT * rate)  # [n]
     pairs, partner = match >= 0, match[match >= 0]
     errors = {name: np.full(len(match), np.nan) for name in MEASURES}
@@ -145,10 +147,10 @@ def compare_morphology(
 
 
 def summarise(comparisons: Sequence[Comparison]) -> dict[str, float]:
-    """Over records: the mean absolute error over beats of each measure, in how many beats, and what
-    was missed.
+    """Over records: the mean absolute error of each measure over beats, the number of beats, and
+    what was missed.
 
-    Keys: the measures; 'beats_' and 'lost_' before a measure's name; 'beats', 'missed' and 'extra'.
+    Keys: each measure; 'beats_' and 'lost_' followed by a measure; 'beats', 'missed' and 'extra'.
     """
     summary: dict[str, float] = {
         "beats": sum(len(c.missed) for c in comparisons),
@@ -165,8 +167,8 @@ def summarise(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 
 def _checked(x, rate, leads, what: str = "signal") -> tuple[np.ndarray, np.ndarray]:
-    """The signal in float64, and the leads [12] of those asked for that have a finite, changing
-    signal."""
+    """The signal in float64, and those of the leads [12] asked for that are finite and not
+    constant."""
     x = np.asarray(x, np.float64)
     if x.ndim != 2 or len(x) != len(LEADS):
         raise InputError(
@@ -184,7 +186,7 @@ def _checked(x, rate, leads, what: str = "signal") -> tuple[np.ndarray, np.ndarr
 
 
 def _fine(x: np.ndarray, leads: np.ndarray, rate: float) -> np.ndarray:
-    """The leads [12,T] on the 2 ms grid, [12,t]; 0 in leads that are not to be used."""
+    """The leads [12,T] on the 2 ms grid, [12,t]; 0 in leads that are not used."""
     x = np.where(leads[:, None], x, 0.0)
     return resample(x, rate, GRID) if x.shape[1] >= MIN_SECONDS * rate else x[:, :0]
 
@@ -192,7 +194,7 @@ def _fine(x: np.ndarray, leads: np.ndarray, rate: float) -> np.ndarray:
 def _beats(
     x: np.ndarray, leads: np.ndarray, rate: float, r_peaks: np.ndarray | None = None
 ) -> np.ndarray:
-    """About where the beats are [n], on the 2 ms grid and in order: detected, or as given in
+    """Approximate places [n] of the beats on the 2 ms grid, in order: detected, or as given in
     samples."""
     if r_peaks is None:
         r_peaks = r_peaks_vcg(np.where(leads[:, None], x, 0.0), leads, rate, refine=False)
@@ -202,27 +204,17 @@ def _beats(
 
 def _around(y: np.ndarray, r: np.ndarray) -> np.ndarray:
     """Places [n,k] on the grid where the R peak of each beat may be."""
-    reach = round(R_REACH * GRID)
-    return np.clip(
-        np.round(r).astype(int)[:, None] + np.arange(-reach, reach + 1), 0, max(y.shape[1] - 1, 0)
-    )
+    return places_around(np.round(r).astype(int), round(R_REACH * GRID), y.shape[1])
 
 
 def _main_axis(y: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """The direction [12] in lead space that the largest vectors of the QRS complexes at r [n] have
-    in common."""
-    if not len(r) or not y.shape[1]:
-        return np.zeros(len(y))
-    places = _around(y, r)
-    beat = np.arange(len(r))
-    largest = y[:, places[beat, (y**2).sum(axis=0)[places].argmax(axis=1)]]  # [12,n]
-    axis = np.linalg.svd(largest, full_matrices=False)[0][:, 0]
-    return axis if np.median(axis @ largest) >= 0 else -axis
+    """The direction [12] in lead space in which most QRS complexes at r [n] point."""
+    return main_axis(y, _around(y, r)) if len(r) and y.shape[1] else np.zeros(len(y))
 
 
 def _r_maxima(y: np.ndarray, r: np.ndarray, axis: np.ndarray) -> np.ndarray:
-    """The maxima [m] along the axis near r [n], to a fraction of the grid; beats with one maximum
-    are one."""
+    """The maxima [m] along the axis near r [n], with fractions; beats with the same maximum are
+    one."""
     if not len(r) or not y.shape[1]:
         return np.zeros(0)
     along, places = axis @ y, _around(y, r)
@@ -230,7 +222,7 @@ def _r_maxima(y: np.ndarray, r: np.ndarray, axis: np.ndarray) -> np.ndarray:
     inner = np.clip(top, 1, len(along) - 2)
     before, here, after = along[inner - 1], along[inner], along[inner + 1]
     bend = before - 2 * here + after
-    # top of a parabola
+    # the vertex of the parabola through three samples
     shift = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)
     return top + np.where((top == inner) & (np.abs(shift) <= 1), shift, 0.0)
 
@@ -251,7 +243,7 @@ def _measure(x: np.ndarray, leads: np.ndarray, rate: float, r: np.ndarray) -> Mo
 
 
 def _st(x: np.ndarray, leads: np.ndarray, rate: float, waves: Waves) -> np.ndarray:
-    """ST levels [n,12]; NaN where the record ends before, or the lead is not there."""
+    """ST levels [n,12]; NaN if the record ends too early or the lead is missing."""
     place = waves.qrs_offset + ST_AFTER_J * rate  # [n]
     level = waves.qrs_onset[:, None] - rate * np.linspace(*PR_LEVEL, 11)  # [n,11]
     inside = (level[:, 0] >= 0) & (place <= x.shape[1] - 1)

@@ -1,8 +1,8 @@
 """The whole chain from a record in mV to windows of beats, with every choice in one hashable
-description.
+object.
 
-The same Preprocess object makes shards, and later prepares a single record at inference; its hash
-travels with both.
+The same Preprocess makes shards and later prepares single records at inference; its hash is stored
+with both.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from data_prep.ecg import segment, signal
 from data_prep.ecg.geometry import GEOMETRIES
 from data_prep.ecg.leads import LEADS, canonical, lead_mask, order_leads
 
-# goes into the hash: raise it when the same fields give different numbers than before
+# part of the hash: raise it when the same fields give other numbers than before
 CODE_VERSION = 1
 MIN_SECONDS = 1.0
 
@@ -38,7 +38,7 @@ class Unusable(InputError):
 
 @dataclasses.dataclass
 class Window:
-    """One stretch of a record, ready to store: normalised beats, where they come from, and what was
+    """One stretch of a record, ready to store: normalised beats, their places, and what was
     wrong."""
 
     beats: np.ndarray  # float32 [n,12,P], normalised; all zero for missing leads
@@ -54,16 +54,15 @@ class Window:
     start_seconds: float
     defects: list[str]
 
-    @property
-    def rr_seconds(self) -> np.ndarray:
-        """R-R intervals [m] of the complete beats."""
-        return self.length[self.complete] / self.rate
+    def millivolts(self) -> np.ndarray:
+        """The filtered signal [12,T] in mV; 0 in missing leads."""
+        return self.signal * self.scale[:, None] + self.offset[:, None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocess:
-    """How a record becomes beats. The defaults are the paper's choices, and ours where the paper is
-    silent."""
+    """How a record becomes beats. The defaults are the paper's choices, or ours where the paper
+    states none."""
 
     rate: float = 100.0  # Hz after resampling
     seconds: float = 10.0  # window length
@@ -74,19 +73,19 @@ class Preprocess:
     normalise: str = "lead"
     # longer stretches without a value make the lead missing in that window
     max_gap_seconds: float = 0.1
-    # samples further from their lead's median than this are gaps: no surface ECG gets there
+    # samples further from the median of their lead are gaps: no surface ECG gets there
     max_mv: float = 20.0
-    # a filtered lead that spans less is missing; the smallest live ones seen span 0.087
+    # a filtered lead that spans less is missing; the smallest live lead seen spans 0.087 mV
     flat_mv: float = 0.03
-    flat_share: float = 0.5  # a lead that stands still for this share of the window is missing
+    flat_share: float = 0.5  # a lead that does not change for this share of the window is missing
     # a lead with this share of its samples at one far extreme value is missing
     rail_share: float = 0.02
     recover_limb_leads: bool = True
-    peaks: str = "lead_ii"  # 'lead_ii' (paper) or 'vcg' (every lead there is)
+    peaks: str = "lead_ii"  # 'lead_ii' (paper) or 'vcg' (all leads that exist)
     peak_height: float = 2.0  # standard deviations of lead II
     peak_retry_height: float = 1.0
     peak_distance: float = 0.3  # seconds
-    rr_min: float = 0.3  # seconds; nearer peaks merge
+    rr_min: float = 0.3  # seconds; closer peaks merge
     rr_max: float = 2.0  # seconds; longer intervals are flagged
     beat_samples: int = 128
     max_beats: int = 20
@@ -123,8 +122,8 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Preprocess":
-        """The inverse of to_dict; values may be text, as from a command line, and absent ones take
-        the default."""
+        """The inverse of to_dict; values may be text, as on a command line, and absent ones are
+        defaults."""
         names = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in names:
@@ -136,7 +135,7 @@ class Preprocess:
         return cls(**values)
 
     def hash(self) -> str:
-        """Twelve hex digits that change with any field and with the code version, the same on every
+        """Twelve hex digits that change with any field and with the code version, but not with the
         machine."""
         text = json.dumps(
             {"code_version": CODE_VERSION, **self.to_dict()}, sort_keys=True, separators=(",", ":")
@@ -144,11 +143,11 @@ class Preprocess:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def prepare(self, signal_mv: np.ndarray, rate: float, leads: Sequence[str]) -> list[Window]:
-        """A record [T,c] in mV, with its lead names, as windows of beats.
+        """A record [T,c] in mV with its lead names, as windows of beats.
 
-        Longer records give windows of `seconds` without overlap; a shorter one, or a rest of at
+        Long records give windows of `seconds` without overlap. A shorter record, or a rest of at
         least half a window, is one shorter window. A window without a usable lead or beat is left
-        out; the others say so in `defects`.
+        out, and the others say so in `defects`.
         """
         if not np.isfinite(rate) or rate <= 0:
             raise InputError(
@@ -156,8 +155,12 @@ class Preprocess:
             )
         x, unknown = order_leads(signal_mv, leads)
         if x.shape[1] < MIN_SECONDS * rate:
-            text = f"record of {x.shape[1] / rate:.2f} s is too short: at least {MIN_SECONDS:g} s are needed"
-            raise Unusable("too_short", text)
+            raise Unusable(
+                "too_short",
+                f"record of {x.shape[1] / rate:.2f} s is too short:"
+                f" at least {MIN_SECONDS:g} s are needed",
+            )
+        # repair what can be repaired, then resample and filter the leads that have values
         names = {canonical(name) for name in leads}
         in_file = np.array([lead in names for lead in LEADS])
         raw = signal.drop_impossible(x, self.max_mv)
@@ -173,6 +176,7 @@ class Preprocess:
             some, self.rate, self.band_low, self.band_high, self.filter_order
         )
 
+        # cut into windows and prepare each
         record_defects = [f"unknown_lead:{re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in unknown]
         windows, left_out = [], []
         spans, tail = self._spans(filtered.shape[1])
@@ -187,6 +191,7 @@ class Preprocess:
                 continue
             window.window, window.start_seconds = index, first / self.rate
             windows.append(window)
+        # what holds for the whole record goes to every window
         if not windows:
             if all(word.endswith(":no_lead") for word in left_out):
                 raise Unusable(
@@ -204,7 +209,8 @@ class Preprocess:
         return windows
 
     def _spans(self, num_samples: int) -> tuple[list[tuple[int, int]], int]:
-        """First and end sample of each window, and how many samples at the end belong to none."""
+        """First and end sample of each window, and the number of samples at the end that are in
+        none."""
         size = round(self.seconds * self.rate)
         spans = [(k, k + size) for k in range(0, num_samples - size + 1, size)]
         rest = num_samples - len(spans) * size
@@ -214,8 +220,7 @@ class Preprocess:
         return spans, rest
 
     def _find_missing(self, rate, in_file, raw, nan, spike, lost) -> tuple[np.ndarray, list[str]]:
-        """Which leads [12] exist in this window of the unfiltered record, and the reasons why
-        others do not."""
+        """Which leads [12] exist in this window of the unfiltered record, and why others do not."""
         gap = lost.any(axis=1)
         flat = signal.find_flat(raw, rate, self.flat_share)
         railed = signal.find_railed(raw, self.rail_share) & ~flat
@@ -276,7 +281,7 @@ class Preprocess:
         )
 
     def _quiet(self, x: np.ndarray, present: np.ndarray) -> list[str]:
-        """Takes leads with next to no signal out of `present`, in place, and names them."""
+        """Removes leads with next to no signal from `present`, in place, and names them."""
         quiet = present & signal.find_quiet(x, self.flat_mv)
         present[quiet] = False
         return [f"flat:{LEADS[i]}" for i in np.flatnonzero(quiet)]
@@ -284,7 +289,7 @@ class Preprocess:
     def _peaks(
         self, x: np.ndarray, present: np.ndarray, defects: list[str]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """R peaks [n] of a window and how strong each is, to decide between two that are too
+        """R peaks [n] of a window, and the strength of each, which decides between two that are too
         close."""
         two = LEADS.index("II")
         if self.peaks == "lead_ii":
@@ -304,8 +309,7 @@ def _check(good: bool, rule: str) -> None:
 
 
 def _typed(field: dataclasses.Field, value: Any) -> Any:
-    """The value in its field's type, so that 100 and 100.0 (and '100') describe, and hash as, the
-    same thing."""
+    """The value in the type of its field, so that 100, 100.0 and '100' mean and hash the same."""
     try:
         if field.type is bool:
             return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]

@@ -1,25 +1,28 @@
-"""What is wrong with a record, for the ledger: pure functions on signals, with every threshold
-stated here.
+"""What is wrong with a record, for the ledger: functions of signals, with every threshold stated
+here.
 
-They judge and name; they change no number that Preprocess makes. Each word in a ledger's `defects`
-is one of KINDS, with details after colons, for example `limb_inconsistent:0.24mV`. The thresholds
-were chosen on public recordings:
+They judge and name; they do not change any number that Preprocess computes. Each word in the
+`defects` of a ledger is one of KINDS, followed by details after colons, for example
+`limb_inconsistent:0.24mV`. The thresholds were chosen on public recordings:
 
-- `detector_disagreement`: on 120 LUDB records with cardiologists' QRS marks it names all 20 in which the lead II
-  detector is wrong (F1 under 90%), and none of the 98 in which it is right (F1 over 95%).
-- `limb_inconsistent`: digital rounding leaves up to 0.003 mV; LUDB, whose leads were filtered one by one, 0.24 mV.
-- `dead_record`: of 3,100 records of five corpora the quietest live one moves by 0.66 mV every two seconds in some lead;
-  a PTB record with its electrodes off by 0.14 mV.
+- `detector_disagreement`: of 120 LUDB records with cardiologists' QRS marks it names all 20 in
+  which the lead II detector is wrong (F1 under 90%), and none of the 98 in which it is right
+  (F1 over 95%).
+- `limb_inconsistent`: digital rounding leaves at most 0.003 mV; in LUDB, where each lead was
+  filtered by itself, there are 0.24 mV.
+- `dead_record`: in 3,100 records of five corpora, the quietest live one moves by 0.66 mV every two
+  seconds in some lead; a PTB record with its electrodes off moves by 0.14 mV.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from data_prep.ecg import segment
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, order_leads
 from data_prep.ecg.preprocess import Preprocess, Window
+from data_prep.ecg.signal import span
 
 KINDS = {
     "nan": "samples without a value, repaired",
@@ -47,17 +50,20 @@ KINDS = {
     "no_lead": "every lead is missing",
     "no_beats": "no R peak",
     "failed": "the record broke the preprocessing",
+    "checksum": "the samples of a lead do not add up to what the header states",
+    "header_repaired": "the header is broken: leads and rate come from the .mat file",
+    "not_annotated": "no cardiologist's marks for this lead",
 }
 LIMB_MV = 0.05  # 99th percentile of the largest contradiction among the limb leads
-DEAD_MV, DEAD_SECONDS = 0.25, 2.0  # the median two-second block has no lead that moves by this much
-# only records of this many leads are judged dead: one single lead may well be that small
+DEAD_MV, DEAD_SECONDS = 0.25, 2.0  # no lead moves by this much in the median two-second block
+# fewer leads are never judged dead: a single lead may well be that small
 DEAD_LEADS = 6
 SMALL_LEAD_II_MV = 0.15  # 1st to 99th percentile of filtered lead II
 MIN_KURTOSIS = 4.0  # of lead II: normal noise has 3, a sine 1.5, a clean ECG 10 and more
-MATCH_SECONDS = 0.15  # two detectors mean the same beat
+MATCH_SECONDS = 0.15  # peaks of two detectors this close are the same beat
 MAX_DISAGREEMENT = 0.1  # share of all detected beats that only one detector sees
-# Rows give zero for consistent limb leads I, II, III, aVR, aVL, aVF; each needs only the leads it
-# names.
+# Each row gives zero for consistent limb leads I, II, III, aVR, aVL, aVF, and needs only the leads
+# whose weight is not zero.
 _LAWS = np.array(
     [
         [-1, 1, -1, 0, 0, 0],
@@ -70,7 +76,7 @@ _LAWS = np.array(
 
 
 def signal_hash(signal: np.ndarray, rate: float, leads: Sequence[str]) -> str:
-    """Sixteen hex digits of a record's content [T,c]: the same for the same values, rate and lead
+    """Sixteen hex digits that identify the content of a record [T,c]: values, rate and lead
     names."""
     digest = hashlib.sha256(
         f"{rate:g} {signal.shape} {[canonical(name) or name for name in leads]}".encode()
@@ -80,11 +86,11 @@ def signal_hash(signal: np.ndarray, rate: float, leads: Sequence[str]) -> str:
 
 
 def einthoven_residual(signal: np.ndarray, leads: Sequence[str]) -> float:
-    """How far the limb leads [T,c] contradict each other: 99th percentile over time of the worst
-    law, in mV.
+    """How far the limb leads [T,c] contradict each other, in mV: 99th percentile over time of the
+    worst law.
 
-    II = I + III and the three definitions of the augmented leads, as far as the leads are there. 0
-    if none applies.
+    The laws are II = I + III and the definitions of the three augmented leads, as far as the leads
+    exist; 0 if none applies.
     """
     residual = _limb_residuals(signal, leads)
     if not residual.size:
@@ -94,7 +100,8 @@ def einthoven_residual(signal: np.ndarray, leads: Sequence[str]) -> float:
 
 
 def _limb_residuals(signal: np.ndarray, leads: Sequence[str]) -> np.ndarray:
-    """Absolute contradictions [T,laws] in mV where all limb leads that exist have values."""
+    """Contradictions [T,laws] in mV, at the samples where all limb leads of the record have
+    values."""
     names = [canonical(name) for name in leads]
     columns = np.array([names.index(lead) if lead in names else -1 for lead in LEADS[:6]])
     limb = signal[:, columns]  # [T,6]
@@ -107,7 +114,8 @@ def _limb_residuals(signal: np.ndarray, leads: Sequence[str]) -> np.ndarray:
 
 
 def is_dead(mv: np.ndarray, rate: float, leads: Sequence[str]) -> bool:
-    """Whether filtered mV [12,T] of a record with these leads in its file shows no heart at all."""
+    """Whether the filtered signal [12,T] in mV shows no heartbeat; `leads` are those in the
+    file."""
     if len({canonical(name) for name in leads} - {None}) < DEAD_LEADS:
         return False
     size = min(round(DEAD_SECONDS * rate), mv.shape[1])
@@ -116,21 +124,20 @@ def is_dead(mv: np.ndarray, rate: float, leads: Sequence[str]) -> bool:
 
 
 def lead_ii_defect(x: np.ndarray) -> str | None:
-    """What is wrong with filtered lead II [T] in mV, None if nothing: `span=0.09mV` or
-    `kurtosis=2.3`."""
-    edge = len(x) // 100
-    ranked = np.partition(x, (edge, len(x) - 1 - edge))
-    span = ranked[-1 - edge] - ranked[edge]
-    if span < SMALL_LEAD_II_MV:
-        return f"span={span:.2f}mV"
+    """What is wrong with filtered lead II [T] in mV: `span=0.09mV`, `kurtosis=2.3`, or None."""
+    size = span(x)
+    if size < SMALL_LEAD_II_MV:
+        return f"span={size:.2f}mV"
     squared = np.square(x - x.mean())
     kurtosis = np.square(squared).mean() / max(squared.mean() ** 2, 1e-12)
     return f"kurtosis={kurtosis:.1f}" if kurtosis < MIN_KURTOSIS else None
 
 
 def disagreement(one: np.ndarray, other: np.ndarray, num_samples: int, rate: float) -> float:
-    """Share of the peaks of two detectors that the other did not see; peaks near the window's ends
-    do not count."""
+    """The share of the peaks of two detectors that only one of them found.
+
+    Peaks near the ends of the window do not count.
+    """
     reach = MATCH_SECONDS * rate
     lonely = counted = 0
     for these, those in ((one, other), (other, one)):
@@ -152,15 +159,15 @@ def disagreement(one: np.ndarray, other: np.ndarray, num_samples: int, rate: flo
 
 
 def window_peaks(window: Window) -> np.ndarray:
-    """R peaks [m] (samples) from which the window's intervals were made."""
+    """The R peaks [m], in samples, between which the intervals of the window lie."""
     return window.start if window.complete[0] else window.start[1:]
 
 
 def window_defects(
     window: Window, mv: np.ndarray, preprocess: Preprocess, detectors: bool = True
 ) -> list[str]:
-    """Defects of one prepared window with its filtered signal mv [12,T], beyond those that
-    Preprocess names itself."""
+    """Defects of one prepared window, with its filtered signal mv [12,T], that Preprocess does not
+    name itself."""
     present, two = mask_leads(window.lead_mask), LEADS.index("II")
     num_samples, rate = mv.shape[1], window.rate
     defects = []
@@ -181,13 +188,12 @@ def window_defects(
 def _disagreeing(
     window: Window, mv: np.ndarray, present: np.ndarray, preprocess: Preprocess
 ) -> tuple | None:
-    """Numbers of beats of the window's detector and of the other one, if they do not mean the same
-    beats.
+    """The number of beats of the window's detector and of another one, or None if they agree.
 
-    The quick detector clears most records; only where it objects, the thorough one decides.
+    The quick detector clears most records; where it objects, the thorough one decides.
     """
     ours, rate, end = window_peaks(window), window.rate, mv.shape[1]
-    if "merged_tail" in window.defects:  # the peaks in the last interval are not known any more
+    if "merged_tail" in window.defects:  # the peaks within the last interval are not stored
         end = int(ours[-1])
     vcg = (present, rate, preprocess.peak_distance, preprocess.geometry)
     if preprocess.peaks == "vcg":
@@ -212,7 +218,7 @@ def _disagreeing(
 
 def record_defects(signal: np.ndarray, leads: Sequence[str]) -> list[str]:
     """Defects of a whole record [T,c] in mV."""
-    # most records, without a percentile
+    # enough for most records, and cheaper than a percentile
     if _limb_residuals(signal, leads).max(initial=0.0) <= LIMB_MV:
         return []
     residual = einthoven_residual(signal, leads)
@@ -220,8 +226,8 @@ def record_defects(signal: np.ndarray, leads: Sequence[str]) -> list[str]:
 
 
 def dropped_defects(signal: np.ndarray, leads: Sequence[str]) -> list[str]:
-    """What can be said of a record [T,c] that could not be prepared: leads that are absent, without
-    values or flat."""
+    """Leads that are absent, without values or flat in a record [T,c] that could not be
+    prepared."""
     x, _ = order_leads(signal, leads)
     names = {canonical(name) for name in leads}
     defects = []
@@ -242,10 +248,6 @@ def kind(word: str) -> str:
     return rest[0] if rest and first[0] == "w" and first[1:].isdigit() else first
 
 
-def count_kinds(cells: Iterable[str]) -> dict[str, int]:
-    """Records per kind of defect, from `defects` cells of a ledger."""
-    counts: dict[str, int] = {}
-    for cell in cells:
-        for name in {kind(word) for word in cell.split(";") if word}:
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+def kinds(cell: str) -> set[str]:
+    """The kinds of defects in a cell of the ledger: 'flat:V1;w2:gap:V3:40' -> {'flat', 'gap'}."""
+    return {kind(word) for word in cell.split(";") if word}

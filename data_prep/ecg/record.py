@@ -7,14 +7,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class RecordRef:
-    """One record of the listing; nothing of its signal has been read."""
+    """A record of a listing, before anything of its signal is read."""
 
     record_id: str
     patient_id: str
     split: str | None
     # task -> class names; a task is absent when the record is not labelled for it
     labels: dict[str, list[str]]
-    path: str  # without extension, or a whole file name where the corpus says so
+    path: str  # without extension, or the whole file name if the corpus needs it
 
 
 @dataclass
@@ -29,17 +29,17 @@ class Record:
     labels: dict[str, list[str]]
     split: str | None
     source: str  # name of the corpus
-    path: str = ""  # where it was read
-    # of the files: 'checksum:V1', 'header_repaired', ...
+    path: str = ""  # of the file it was read from
+    # in the files: 'checksum:V1', 'header_repaired', ...
     defects: list[str] = field(default_factory=list)
     info: dict[str, str] = field(default_factory=dict)  # what else the files say: age, sex, codes
-    # lead -> wave -> int [k,3], see ludb
+    # lead -> wave -> int [k,3], see corpora/ludb.py
     annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass
 class Waveform:
-    """What a corpus' own read function returns for one record."""
+    """What a corpus' read function returns for one record."""
 
     signal: np.ndarray
     rate: float

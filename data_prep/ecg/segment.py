@@ -1,5 +1,5 @@
-"""R peaks, the intervals between them, and beats of one common length cut from those intervals and
-put back."""
+"""R peaks, the intervals between them, and beats of one length cut from these intervals and put
+back."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,26 +12,26 @@ from data_prep.ecg.geometry import lead_matrix, lift_matrix
 from data_prep.ecg.leads import lead_mask, mask_leads
 from data_prep.ecg.signal import bandpass
 
-QRS_BAND = (5.0, 25.0)  # Hz, where a QRS has its energy and P, T and wander have little
+QRS_BAND = (5.0, 25.0)  # Hz; here a QRS has most of its energy, and P, T and baseline wander little
 SMOOTH_SECONDS = 0.1  # about one QRS
-# a firm lift: leads that hardly differ (I, V1, V2) must not amplify their noise into beats
+# strong regularisation: the noise of leads that hardly differ (I, V1, V2) must not become beats
 DETECTOR_EPS = 0.1
-# a beat is above 0.35 of the 98th percentile and 3 times the quiet quarter of the record
+# a beat exceeds 0.35 of the 98th percentile and 3 times the 25th percentile of the record
 LEVEL, FLOOR = 0.35, 3.0
-QUICK_SECONDS = 0.04  # a difference over this time passes most at 12.5 Hz
-REFINE_SECONDS = 0.06  # how far the R maximum may be from the middle of the QRS
-# a peak this near to one four times as high is its P or T wave
+QUICK_SECONDS = 0.04  # a difference over this time responds most at 12.5 Hz
+REFINE_SECONDS = 0.06  # largest distance of the R maximum from the middle of the QRS
+# a peak this close to one four times as high is its P or T wave
 SHADOW_SECONDS, SHADOW_SHARE = 0.4, 0.25
 
 
 class Intervals(NamedTuple):
-    """Consecutive stretches of a window that tile [0,T) in order."""
+    """Consecutive stretches of a window, which tile [0,T) in order."""
 
     start: np.ndarray  # int32 [n]
     length: np.ndarray  # int32 [n]
     complete: np.ndarray  # bool [n]: from one R peak to the next
     long: np.ndarray  # bool [n]: longer than the upper R-R bound
-    merged_tail: bool  # there were more than max_beats, and the last interval holds all the rest
+    merged_tail: bool  # there were more than max_beats, and the last interval holds the rest
 
 
 def r_peaks_lead_ii(
@@ -41,8 +41,8 @@ def r_peaks_lead_ii(
     retry_height: float = 1.0,
     min_distance: float = 0.3,
 ) -> np.ndarray:
-    """The paper's detector on lead II [T]: maxima above `height` sigma, tried again lower if fewer
-    than three."""
+    """The paper's detector on lead II [T]: maxima above `height` sigma, or above `retry_height` if
+    fewer than three."""
     z = x - x.mean()
     spread = z.std()
     if spread > 1e-6:
@@ -67,11 +67,11 @@ def r_peaks_vcg(
     geometry: str = "paper",
     refine: bool = True,
 ) -> np.ndarray:
-    """Peaks of the speed of the heart vector lifted from whatever leads are present [12,T], however
-    few.
+    """R peaks from the speed of the heart vector, lifted from the leads that are present in [12,T],
+    however few.
 
-    Speed has no sign and no axis, so a small or inverted lead II does not matter. Without `refine`
-    the peaks are those of the speed, up to 60 ms from the R maximum.
+    Speed has neither sign nor axis, so a small or inverted lead II does not matter. Without
+    `refine` the peaks are those of the speed, up to 60 ms from the R maximum.
     """
     mask = lead_mask(present)
     if not mask or x.shape[1] < 3:
@@ -91,11 +91,11 @@ def r_peaks_quick(
     min_distance: float = 0.3,
     geometry: str = "paper",
 ) -> np.ndarray:
-    """r_peaks_vcg at a third of its cost: the vector's change over 40 ms instead of the speed of a
-    filtered vector.
+    """r_peaks_vcg at a third of the cost: the change of the vector over 40 ms, instead of the speed
+    of a filtered vector.
 
-    Right in 98% of beats where the other is right in all (LUDB): good enough to see that nothing is
-    wrong.
+    On LUDB it is right in 98% of beats and r_peaks_vcg in all of them, which is good enough to see
+    that nothing is wrong.
     """
     lag = max(1, round(QUICK_SECONDS * rate))
     if not np.any(present) or x.shape[1] <= lag:
@@ -108,18 +108,20 @@ def r_peaks_quick(
 
 
 def _speed_peaks(speed: np.ndarray, rate: float, min_distance: float) -> np.ndarray:
-    """Maxima [n] of the smoothed speed [T] that stand out as a QRS does."""
+    """Maxima [n] of the smoothed speed [T] that stand out like a QRS."""
     envelope = uniform_filter1d(speed, max(1, round(SMOOTH_SECONDS * rate)), mode="nearest")
     quiet, loud = _quantiles(envelope, (0.25, 0.98))
     threshold = max(LEVEL * loud, FLOOR * quiet, 1e-6)
-    padded = np.concatenate([[0.0], envelope, [0.0]])  # a beat cut by the edge may be highest there
+    padded = np.concatenate(
+        [[0.0], envelope, [0.0]]
+    )  # so that a beat cut by the edge is a maximum, too
     peaks, _ = sps.find_peaks(padded, height=threshold, distance=max(1, round(min_distance * rate)))
     peaks -= 1
     return peaks[~_in_shadow(peaks, envelope[peaks], SHADOW_SECONDS * rate)]
 
 
 def _quantiles(x: np.ndarray, shares: tuple[float, ...]) -> np.ndarray:
-    """np.quantile of one row, at a third of its time."""
+    """np.quantile of one row in a third of the time."""
     return np.interp(np.array(shares) * (len(x) - 1), np.arange(len(x)), np.sort(x))
 
 
@@ -133,20 +135,31 @@ def _in_shadow(peaks: np.ndarray, height: np.ndarray, reach: float) -> np.ndarra
 
 
 def _to_main_axis(peaks: np.ndarray, vcg: np.ndarray, reach: int) -> np.ndarray:
-    """Moves peaks [n] to the nearby maximum along the direction that the QRS of this record mostly
-    points to.
+    """Moves peaks [n] to the nearby maximum along the direction in which most QRS of this record
+    point.
 
-    One axis for all beats: the largest vector alone would jump between R and S from beat to beat.
+    All beats share one axis: the largest vector alone would jump between R and S from beat to beat.
     """
-    # [n,2*reach+1]
-    around = np.clip(peaks[:, None] + np.arange(-reach, reach + 1), 0, vcg.shape[1] - 1)
-    beat = np.arange(len(peaks))
-    largest = vcg[:, around[beat, (vcg**2).sum(axis=0)[around].argmax(axis=1)]]  # [3,n]
+    around = places_around(peaks, reach, vcg.shape[1])
+    along = main_axis(vcg, around) @ vcg
+    return np.unique(around[np.arange(len(peaks)), along[around].argmax(axis=1)])
+
+
+def places_around(peaks: np.ndarray, reach: int, num_samples: int) -> np.ndarray:
+    """The samples within `reach` of each peak [n], kept inside the signal: [n,2*reach+1]."""
+    return np.clip(peaks[:, None] + np.arange(-reach, reach + 1), 0, num_samples - 1)
+
+
+def main_axis(x: np.ndarray, around: np.ndarray) -> np.ndarray:
+    """The direction [l] in which the beats of a signal [l,T] mostly point.
+
+    It is the common direction of the largest vector among the places around each beat [n,k], with
+    the sign of the majority.
+    """
+    beat = np.arange(len(around))
+    largest = x[:, around[beat, (x**2).sum(axis=0)[around].argmax(axis=1)]]  # [l,n]
     axis = np.linalg.svd(largest, full_matrices=False)[0][:, 0]
-    along = axis @ vcg
-    if np.median(axis @ largest) < 0:
-        along = -along
-    return np.unique(around[beat, along[around].argmax(axis=1)])
+    return axis if np.median(axis @ largest) >= 0 else -axis
 
 
 def intervals(
@@ -158,11 +171,12 @@ def intervals(
     max_beats: int,
     strength: np.ndarray | None = None,
 ) -> Intervals:
-    """Peak to peak, with the two partial stretches before the first and after the last peak.
+    """Stretches from peak to peak, and the two partial ones before the first and after the last
+    peak.
 
-    Of two peaks closer than `rr_min` the stronger stays (the first, when `strength` [n] is not
-    given). An interval longer than `rr_max` stays and is flagged. Beyond `max_beats` intervals the
-    rest is merged into the last one.
+    Of two peaks closer than `rr_min` the stronger stays (the first, without `strength` [n]). An
+    interval longer than `rr_max` stays and is flagged. Beyond `max_beats` intervals the rest is
+    merged into the last one.
     """
     order = np.argsort(peaks, kind="stable")
     strength = np.zeros(len(order)) if strength is None else np.asarray(strength)
@@ -194,7 +208,7 @@ def intervals(
 def cut_beats(
     x: np.ndarray, start: np.ndarray, length: np.ndarray, beat_samples: int
 ) -> np.ndarray:
-    """Cuts intervals out of [l,T] and resamples each linearly to P samples, both end samples kept:
+    """Cuts intervals from [l,T] and resamples each linearly to P samples, keeping both end samples:
     [n,l,P]."""
     last = np.maximum(length[:, None].astype(np.float64) - 1, 0)
     return (
@@ -220,8 +234,8 @@ def _interpolate(
 def stitch_beats(
     beats: np.ndarray, start: np.ndarray, length: np.ndarray, num_samples: int
 ) -> np.ndarray:
-    """The inverse of cut_beats up to interpolation: [n,l,P] -> [l,T], each interval back at its
-    place and length."""
+    """The inverse of cut_beats up to interpolation: [n,l,P] -> [l,T], each interval in its place
+    and length."""
     n, leads, p = beats.shape
     beat = np.repeat(np.arange(n), length)  # [T]
     inside = np.arange(num_samples) - np.repeat(start, length)

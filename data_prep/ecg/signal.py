@@ -1,5 +1,5 @@
-"""The signal chain on [12,T] arrays in mV, one row per lead of LEADS: gaps, flat and railed leads,
-filters, scaling.
+"""The signal chain on arrays [12,T] in mV, a row per lead of LEADS: gaps, dead leads, filters,
+scaling.
 
 A missing lead is never filled with invented signal: it is marked, and stays out of the lead mask.
 """
@@ -11,26 +11,21 @@ import numpy as np
 from scipy import signal as sps
 
 from data_prep.base.errors import InputError
-from data_prep.ecg.leads import LEADS
+from data_prep.ecg.leads import LEADS, LIMB
 
-BLOCK_SECONDS = (
-    # a sensor that gives one single value for this long is taken as off; such runs are rare in live
-    # leads
-    0.5
-)
-# an extreme nearer than this to the median is a plateau of a low-voltage lead, not a rail
+# a sensor that repeats a single value for this long counts as off; live leads rarely do
+BLOCK_SECONDS = 0.5
+# an extreme closer to the median than this is a plateau of a low-voltage lead, not a rail
 RAIL_FROM_MEDIAN_MV = 1.0
 PAD_SECONDS = 1.5  # reflected signal on both sides of the band-pass: one period of its lower edge
-# The six limb leads in terms of (I, II), in the order of LEADS; any two rows are independent.
-_LIMB = np.array([[1, 0], [0, 1], [-1, 1], [-0.5, -0.5], [1, -0.5], [-0.5, 1]])
 
 
 def drop_impossible(x: np.ndarray, max_mv: float) -> np.ndarray:
-    """Turns infinities, and samples more than `max_mv` away from their lead's median, into NaN.
+    """Replaces infinities, and samples more than `max_mv` away from their lead's median, by NaN.
 
-    Full-scale converter values (32.767 mV in some files) come as single samples or long stretches;
-    after this both are gaps, and a short one is repaired where a filter would smear it over a
-    second.
+    Full-scale converter values (32.767 mV in some files) come as single samples or as long
+    stretches. After this both are gaps, and short gaps are repaired, whereas a filter would smear
+    them over a second.
     """
     finite = np.isfinite(x)
     if not finite.all():
@@ -45,10 +40,10 @@ def drop_impossible(x: np.ndarray, max_mv: float) -> np.ndarray:
 
 
 def fill_gaps(x: np.ndarray, rate: float, max_gap_seconds: float) -> tuple[np.ndarray, np.ndarray]:
-    """Bridges every NaN gap by a straight line: x without NaN, and `lost` [12,T], True in gaps
+    """Bridges every gap of NaN by a straight line: x without NaN, and `lost` [12,T], True in gaps
     longer than the limit.
 
-    A lead with lost samples is missing wherever those fall; the bridge only keeps the filter finite
+    A lead is missing wherever samples of it are lost; the bridge only keeps the filter finite
     there.
     """
     nan = np.isnan(x)
@@ -70,7 +65,7 @@ def fill_gaps(x: np.ndarray, rate: float, max_gap_seconds: float) -> tuple[np.nd
 
 
 def find_flat(x: np.ndarray, rate: float, flat_share: float) -> np.ndarray:
-    """Leads [12] of the unfiltered signal that hold one single value in at least `flat_share` of
+    """Leads [12] of the unfiltered signal that do not change at all in at least `flat_share` of
     half-second blocks."""
     size = max(2, min(round(BLOCK_SECONDS * rate), x.shape[1]))
     blocks = x[:, : x.shape[1] // size * size].reshape(len(x), -1, size)
@@ -78,19 +73,24 @@ def find_flat(x: np.ndarray, rate: float, flat_share: float) -> np.ndarray:
 
 
 def find_quiet(x: np.ndarray, flat_mv: float) -> np.ndarray:
-    """Leads [12] of the filtered signal whose 1st to 99th percentile spans less than `flat_mv`: a
-    loose electrode.
+    """Leads [12] of the filtered signal that span less than `flat_mv`: a loose electrode.
 
-    Percentiles, because one jump in ten seconds of nothing is still nothing.
+    The span is between percentiles, because a single jump in ten seconds of nothing is still
+    nothing.
     """
-    edge = x.shape[1] // 100
-    ranked = np.partition(x, (edge, x.shape[1] - 1 - edge), axis=1)
-    return ranked[:, -1 - edge] - ranked[:, edge] < flat_mv
+    return span(x) < flat_mv
+
+
+def span(x: np.ndarray) -> np.ndarray:
+    """The distance from the 1st to the 99th percentile along the last axis: [...,T] -> [...]."""
+    edge = x.shape[-1] // 100
+    ranked = np.partition(x, (edge, x.shape[-1] - 1 - edge), axis=-1)
+    return ranked[..., -1 - edge] - ranked[..., edge]
 
 
 def find_railed(x: np.ndarray, rail_share: float) -> np.ndarray:
-    """Leads [12] of the unfiltered signal with at least `rail_share` of the samples exactly at a
-    far extreme value."""
+    """Leads [12] of the unfiltered signal with at least `rail_share` of their samples exactly at a
+    far extreme."""
     top, bottom = x.max(axis=1, keepdims=True), x.min(axis=1, keepdims=True)
     railed = np.zeros(len(x), bool)
     for extreme in (top, bottom):
@@ -101,7 +101,7 @@ def find_railed(x: np.ndarray, rail_share: float) -> np.ndarray:
 
 
 def recover_limb_leads(x: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Derives the missing ones of the six limb leads when at least two exist: x, present with the
+    """Derives missing limb leads if at least two of the six exist: x and `present`, with the
     derived ones added.
 
     The first two existing ones of I, II, III, aVR, aVL, aVF fix the frontal plane; existing leads
@@ -111,7 +111,7 @@ def recover_limb_leads(x: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, 
     if not 2 <= len(have) < 6:
         return x, present
     missing = np.flatnonzero(~present[:6])
-    weights = _LIMB[missing] @ np.linalg.inv(_LIMB[have[:2]])
+    weights = LIMB[missing] @ np.linalg.inv(LIMB[have[:2]])
     x, present = x.copy(), present.copy()
     x[missing] = weights @ x[have[:2]]
     present[missing] = True
@@ -123,45 +123,45 @@ def _ratio(rate: float, new_rate: float) -> tuple[int, int]:
     ratio = Fraction(new_rate / rate).limit_denominator(10000)
     if not 0.001 <= ratio <= 100:
         raise InputError(
-            f"cannot resample {rate:g} Hz to {new_rate:g} Hz: the rates are too far apart, check the header"
+            f"cannot resample {rate:g} Hz to {new_rate:g} Hz:"
+            " the rates are too far apart, check the header"
         )
     return ratio.numerator, ratio.denominator
 
 
 @lru_cache(maxsize=64)
 def _resampling_filter(up: int, down: int) -> np.ndarray:
-    # Twenty zero crossings with a Kaiser window; the corner is a little under the new Nyquist rate,
-    # so less folds back.
+    # Twenty zero crossings under a Kaiser window. The corner lies a little below the new Nyquist
+    # frequency, so that less is aliased.
     span = max(up, down)
     return sps.firwin(20 * span + 1, 0.96 / span, window=("kaiser", 5.0))
 
 
 def resample(x: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
-    """Anti-aliased resampling [l,T] -> [l,round(T*new_rate/rate)] in float64; equal rates change
-    nothing.
+    """Anti-aliased resampling [l,T] -> [l,round(T*new_rate/rate)] in float64; x itself if the rates
+    are equal.
 
-    The rates' ratio is exact for usual rates and within 1e-4 (1 ms in 10 s) for odd ones. The
+    The ratio of the rates is exact for usual rates and within 1e-4 (1 ms in 10 s) for odd ones. The
     signal is continued by point reflection at both ends, so that no step to zero rings there.
     """
     if rate == new_rate:
         return x
     up, down = _ratio(float(rate), float(new_rate))
-    # in input samples, an integer number of output samples
+    # samples before resampling that become a whole number of samples after it
     pad = -(-10 * max(up, down) // (up * down)) * down
-    if pad < x.shape[1]:
-        x64 = np.asarray(x, np.float64)
-        before, after = (
-            2 * x64[:, :1] - x64[:, pad:0:-1],
-            2 * x64[:, -1:] - x64[:, -2 : -2 - pad : -1],
-        )
-        padded = np.concatenate([before, x64, after], axis=1)
-    else:  # shorter than its padding, which is then reflected more than once
-        padded = np.pad(
-            np.asarray(x, np.float64), ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd"
-        )
-    y = sps.resample_poly(padded, up, down, axis=1, window=_resampling_filter(up, down))
+    y = sps.resample_poly(_extend(x, pad), up, down, axis=1, window=_resampling_filter(up, down))
     first = pad // down * up
     return y[:, first : first + max(1, round(x.shape[1] * up / down))]
+
+
+def _extend(x: np.ndarray, pad: int) -> np.ndarray:
+    """Rows [l,T] in float64, continued by `pad` samples of point reflection at both ends."""
+    x = np.asarray(x, np.float64)
+    if pad >= x.shape[1]:  # reflected more than once
+        return np.pad(x, ((0, 0), (pad, pad)), mode="reflect", reflect_type="odd")
+    before = 2 * x[:, :1] - x[:, pad:0:-1]
+    after = 2 * x[:, -1:] - x[:, -2 : -2 - pad : -1]
+    return np.concatenate([before, x, after], axis=1)
 
 
 @lru_cache(maxsize=64)
@@ -171,19 +171,16 @@ def _butterworth(order: int, low: float, high: float, rate: float) -> tuple[np.n
 
 
 def bandpass(x: np.ndarray, rate: float, low: float, high: float, order: int) -> np.ndarray:
-    """Zero-phase Butterworth band-pass of every row [l,T]; short records get as much reflected
-    padding as they allow.
+    """Zero-phase Butterworth band-pass of every row [l,T], with reflected padding as far as the
+    record allows.
 
-    What scipy's sosfiltfilt does, with the start state computed once a filter and not once a call:
-    a third less time.
+    This is scipy's sosfiltfilt with the initial state computed once per filter instead of once per
+    call: a third less time.
     """
     sos, state = _butterworth(order, float(low), float(high), float(rate))
     length = x.shape[1]
     pad = min(round(PAD_SECONDS * rate), length - 1)
-    x = np.asarray(x, np.float64)
-    before = 2 * x[:, :1] - x[:, pad:0:-1]
-    after = 2 * x[:, -1:] - x[:, -2 : -2 - pad : -1]
-    y = np.concatenate([before, x, after], axis=1)
+    y = _extend(x, pad)
     for _ in range(2):  # forwards, then the result backwards
         y = sps.sosfilt(sos, y, axis=1, zi=state * y[None, :, :1])[0][:, ::-1]
     return y[:, pad : pad + length]
@@ -192,11 +189,11 @@ def bandpass(x: np.ndarray, rate: float, low: float, high: float, order: int) ->
 def normalise(
     x: np.ndarray, present: np.ndarray, how: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """z-score: z [12,T], offset [12], scale [12] with mV = z * scale + offset; missing leads are 0,
-    0 and 1.
+    """The z-score: z [12,T], offset [12] and scale [12] with mV = z * scale + offset; 0, 0 and 1 in
+    missing leads.
 
-    'lead' gives each lead its own scale; 'record' one for all, so that III = II - I still holds in
-    z.
+    'lead' gives each lead its own scale; 'record' gives one to all, so that III = II - I also holds
+    in z.
     """
     offset = np.where(present, x.mean(axis=1), 0.0)
     variance = x.var(axis=1)

@@ -1,1 +1,1 @@
-"""One file -> one record, whatever the format."""
+"""One file -> one record, whatever the format; and CSV tables."""

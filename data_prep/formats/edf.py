@@ -1,29 +1,26 @@
-"""EDF and EDF+ files: 16-bit samples, each signal with its own gain. 24-bit BDF and files with gaps
-are refused."""
+"""EDF, EDF+, BDF and BDF+ files: samples of 16 or 24 bits, each signal with its own gain.
 
+edfio reads them. It trusts the header: it shortens or extends a record whose length differs from
+the stated one, and leaves values uncalibrated if the limits of a signal make no sense. So the sizes
+are checked here before it is called, and the limits before its values are used.
+"""
+
+import math
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import edfio
 import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import canonical
 from data_prep.formats.wfdb_files import LARGEST_VALUES
 
-_WIDTHS = {  # fields of the signal headers in order
-    "label": 16,
-    "transducer": 80,
-    "unit": 8,
-    "low": 8,
-    "high": 8,
-    "digital_low": 8,
-    "digital_high": 8,
-    "filter": 80,
-    "samples": 8,
-    "reserved": 32,
-}
+MOST_SIGNALS = 512
+_BEFORE_SAMPLES = 216  # bytes per signal in the header before the field samples per block
 
 
 @dataclass(frozen=True)
@@ -36,88 +33,93 @@ class Edf:
 
 def read_edf(path: str | Path, record_id: str) -> Edf:
     """The signals that have the rate of the ECG leads; 'ECG V1' and 'EKG V1' are named 'V1'."""
+    path = Path(path)
     try:
         with open(path, "rb") as file:
-            return _read(file, os.fstat(file.fileno()).st_size, Path(path).name, record_id)
+            size, head = os.fstat(file.fileno()).st_size, file.read(256 * (MOST_SIGNALS + 1))
+        blocks = _check_sizes(head, size, path.name, record_id)
+        with warnings.catch_warnings():  # about lengths, which have been checked
+            warnings.simplefilter("ignore")
+            read = edfio.read_bdf if _is_bdf(head) else edfio.read_edf
+            signals = read(path, header_encoding="latin-1").signals
     except OSError as error:
         raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
-
-
-def _read(file, size: int, name: str, record_id: str) -> Edf:
-    first = file.read(256)
-    if first[:1] == b"\xff":
-        raise InputError(
-            f"record {record_id}: {name} is 24-bit BDF, which is not read: convert it to EDF"
-        )
-    if len(first) < 256 or first[:8].strip() != b"0":
-        raise InputError(f"record {record_id}: {name} is no EDF file")
-    if first[192:197] == b"EDF+D":
-        raise InputError(
-            f"record {record_id}: {name} is EDF+D, a recording with gaps: export it without (EDF+C)"
-        )
-    try:
-        start, blocks, seconds = int(first[184:192]), int(first[236:244]), float(first[244:252])
-        count = int(first[252:256])
-        if not 1 <= count <= 512 or start != 256 * (count + 1) or not 0 < seconds < 1e6:
-            raise ValueError
-        raw, fields, place = file.read(256 * count), {}, 0
-        for field, width in _WIDTHS.items():
-            cells = [raw[place + i * width : place + (i + 1) * width] for i in range(count)]
-            fields[field] = [cell.decode("latin-1").strip() for cell in cells]
-            place += count * width
-        per_block = [int(cell) for cell in fields["samples"]]
-        limits = {
-            key: [float(cell) for cell in fields[key]]
-            for key in ("low", "high", "digital_low", "digital_high")
-        }
-        if (
-            len(raw) < 256 * count
-            or min(per_block) < 0
-            or not np.isfinite(list(limits.values())).all()
-        ):
-            raise ValueError
-    except ValueError:
-        raise InputError(f"record {record_id}: the header of {name} is broken") from None
-    total = sum(per_block)
-    if blocks < 0:  # still being recorded when the header was written
-        blocks = (size - start) // max(1, 2 * total)
-    if total == 0 or blocks == 0 or blocks * total > LARGEST_VALUES:
-        raise InputError(
-            f"record {record_id}: the header of {name} claims {blocks} blocks of {total} samples"
-        )
-    if size < start + 2 * blocks * total:
-        held = max(0, size - start) // (2 * total)
-        raise InputError(f"record {record_id}: {name} is truncated: {held} of {blocks} blocks")
-    names = [_lead_name(label) for label in fields["label"]]
+    names = [_lead_name(signal.label) for signal in signals]
+    per_block = [signal.samples_per_data_record for signal in signals]
     chosen = _same_rate(names, per_block, record_id)
-    data = np.frombuffer(file.read(2 * blocks * total), "<i2").reshape(blocks, total)
-    places = np.concatenate([[0], np.cumsum(per_block)])
     columns = []
     for i in chosen:
-        low, high, digital_low, digital_high = (limits[key][i] for key in limits)
-        if digital_high == digital_low or high == low:
-            raise InputError(
-                f"record {record_id}: lead {names[i]} has gain 0 in the header: mV are unknown"
-            )
-        gain = (high - low) / (digital_high - digital_low)
-        digital = data[:, places[i] : places[i + 1]].reshape(-1)
+        _check_limits(signals[i], path.name, names[i], record_id)
         with np.errstate(all="ignore"):
-            columns.append(((digital - digital_low) * gain + low).astype(np.float32))
-    rate = per_block[chosen[0]] / seconds
+            columns.append(signals[i].data[: blocks * per_block[i]].astype(np.float32))
     return Edf(
         np.stack(columns, axis=1),
-        rate,
+        signals[chosen[0]].sampling_frequency,
         [names[i] for i in chosen],
-        [fields["unit"][i] for i in chosen],
+        [signals[i].physical_dimension.strip() for i in chosen],
     )
 
 
+def _is_bdf(head: bytes) -> bool:
+    return head[:8] == b"\xffBIOSEMI"
+
+
+def _check_sizes(head: bytes, size: int, name: str, record_id: str) -> int:
+    """The number of data blocks; an InputError if the header is broken or the file does not hold
+    them."""
+    if len(head) < 256 or not (_is_bdf(head) or head[:8].strip() == b"0"):
+        raise InputError(f"record {record_id}: {name} is no EDF or BDF file")
+    if head[195:197] == b"+D":
+        raise InputError(
+            f"record {record_id}: {name} is a recording with gaps (EDF+D):"
+            " export it without gaps (EDF+C)"
+        )
+    try:
+        start, blocks, seconds = int(head[184:192]), int(head[236:244]), float(head[244:252])
+        count = int(head[252:256])
+        if not 1 <= count <= MOST_SIGNALS or start != 256 * (count + 1) or not 0 < seconds < 1e6:
+            raise ValueError
+        first = 256 + _BEFORE_SAMPLES * count
+        per_block = [int(head[first + 8 * i : first + 8 * (i + 1)]) for i in range(count)]
+        if len(head) < start or min(per_block) < 0:
+            raise ValueError
+    except ValueError:
+        raise InputError(f"record {record_id}: the header of {name} is broken") from None
+    total, width = sum(per_block), 3 if _is_bdf(head) else 2
+    held = (size - start) // max(1, width * total)
+    if blocks < 0:  # the header was written before the recording ended
+        blocks = held
+    if total == 0 or blocks == 0 or max(blocks, held) * total > LARGEST_VALUES:
+        raise InputError(
+            f"record {record_id}: the header of {name} claims {blocks} blocks of {total} samples"
+        )
+    if held < blocks:
+        raise InputError(f"record {record_id}: {name} is truncated: {held} of {blocks} blocks")
+    return blocks
+
+
+def _check_limits(signal: edfio.EdfSignal, name: str, lead: str, record_id: str) -> None:
+    """An InputError where edfio would return uncalibrated values: limits that are equal, or not
+    numbers."""
+    try:
+        physical, digital = signal.physical_range, signal.digital_range
+        if not all(map(math.isfinite, physical)):
+            raise ValueError
+    except ValueError:
+        raise InputError(f"record {record_id}: the header of {name} is broken") from None
+    if physical.min == physical.max or digital.min == digital.max:
+        raise InputError(
+            f"record {record_id}: lead {lead} has gain 0 in the header: mV are unknown"
+        )
+
+
 def _lead_name(label: str) -> str:
-    plain = re.sub(r"^(ecg|ekg)[\s_\-]*", "", label, flags=re.IGNORECASE)
-    return plain if canonical(plain) else label
+    plain = re.sub(r"^(ecg|ekg)[\s_\-]*", "", label.strip(), flags=re.IGNORECASE)
+    return plain if canonical(plain) else label.strip()
 
 
 def _same_rate(names: list[str], per_block: list[int], record_id: str) -> list[int]:
+    """Indices of the signals that are sampled as often as the ECG leads."""
     leads = [i for i, name in enumerate(names) if canonical(name)]
     if not leads:
         raise InputError(

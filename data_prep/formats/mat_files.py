@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.record import RecordRef, Waveform
 from data_prep.formats.wfdb_files import LARGEST_VALUES, to_millivolts
@@ -45,8 +46,8 @@ def read_mat4(path: str, record_id: str) -> np.ndarray:
 
 
 def read_struct(ref: RecordRef) -> Waveform:
-    """A MATLAB 5 file with struct ECG: sex, age and data [12,T] in mV, in the standard order of
-    leads."""
+    """A MATLAB 5 file with a struct ECG: sex, age and data [12,T] in mV, leads in the standard
+    order."""
     import scipy.io
 
     path, record_id = f"{ref.path}.mat", ref.record_id
@@ -65,14 +66,15 @@ def read_struct(ref: RecordRef) -> Waveform:
         raise InputError(
             f"record {record_id}: cannot read its signal file {path} ({reason})"
         ) from None
-    except Exception as error:  # a broken file can make scipy raise anything
-        reason = " ".join(str(error).split())[:80] or type(error).__name__
+    except Exception as error:  # scipy may raise anything on a broken file
         raise InputError(
-            f"record {record_id}: {Path(path).name} has no readable struct ECG.data ({reason})"
+            f"record {record_id}: {Path(path).name} has no readable struct ECG.data"
+            f" ({first_line(error, 80)})"
         ) from None
     if data.ndim != 2 or data.shape[0] != len(LEADS) or not np.issubdtype(data.dtype, np.number):
         raise InputError(
-            f"record {record_id}: ECG.data is {data.dtype} {data.shape}; 12 leads x samples are needed"
+            f"record {record_id}: ECG.data is {data.dtype} {data.shape};"
+            " 12 leads x samples are needed"
         )
     if np.iscomplexobj(data) or data.size > LARGEST_VALUES:
         raise InputError(f"record {record_id}: ECG.data is {data.dtype} {data.shape}: no ECG")

@@ -1,47 +1,51 @@
-"""CSV tables of labels and splits: columns by name, every mistake told with its line."""
+"""CSV tables of labels and splits: columns go by name, and every mistake is reported with its
+line."""
 
 import csv
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 from data_prep.base.errors import InputError
-from data_prep.base.words import SPLITS
+from data_prep.base.words import SPLITS, first_line
 from data_prep.ecg.record import RecordRef
 from data_prep.formats.wfdb_files import decode
 
 ID_COLUMNS = ("record_id", "patient_id", "split")
 
 
-def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict[str, str]]:
-    """Rows of a CSV as dictionaries by column name, one at a time; a missing file or column and a
-    ragged row are told.
+class Row(dict[str, str]):
+    """One row of a CSV by column name, with the line of the file on which it begins."""
 
-    Empty rows are passed over.
+    line: int
+
+
+def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[Row]:
+    """The rows of a CSV, one at a time; empty rows are skipped.
+
+    A file that cannot be read, a missing column and a row of another length are InputErrors.
     """
     csv.field_size_limit(2**24)
     try:
         with open(path, "rb") as file:
             start = file.read(2)
         if start in (b"\xff\xfe", b"\xfe\xff"):
-            yield from _rows(
-                csv.reader(decode(path.read_bytes()).splitlines(keepends=True)), path, needed
-            )
+            text = io.StringIO(decode(path.read_bytes()), newline="")
+            yield from _rows(text, path, needed)
             return
         with open(path, newline="", encoding="utf-8-sig") as file:
-            yield from _rows(csv.reader(file), path, needed)
+            yield from _rows(file, path, needed)
     except UnicodeDecodeError:
         raise InputError(
             f"cannot read {path}: its text is not UTF-8; save it again as UTF-8"
         ) from None
     except (OSError, csv.Error) as error:
-        raise InputError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise InputError(f"cannot read {path}: {first_line(error)}") from None
 
 
-def _rows(
-    reader: Iterator[list[str]], path: Path, needed: tuple[str, ...]
-) -> Iterator[dict[str, str]]:
+def _rows(file: TextIO, path: Path, needed: tuple[str, ...]) -> Iterator[Row]:
+    reader = csv.reader(file)
     columns = [name.strip() for name in next(reader, [])]
     for name in needed:
         if name not in columns:
@@ -50,34 +54,50 @@ def _rows(
             )
     if len(set(columns)) != len(columns):
         raise InputError(f"{path} has a column name twice: {', '.join(columns)[:120]}")
-    number = 1
-    for row in reader:
-        if not row:
+    before = reader.line_num
+    for cells in reader:
+        line, before = before + 1, reader.line_num  # a cell may contain line breaks
+        if not cells:
             continue
-        number += 1
-        if len(row) != len(columns):
-            raise InputError(f"{path} line {number}: {len(row)} cells for {len(columns)} columns")
-        yield dict(zip(columns, map(str.strip, row), strict=True))
+        if len(cells) != len(columns):
+            raise InputError(f"{path} line {line}: {len(cells)} cells for {len(columns)} columns")
+        row = Row(zip(columns, map(str.strip, cells), strict=True))
+        row.line = line
+        yield row
 
 
-def read_ids(
-    row: dict[str, str], path: Path, number: int, seen: Iterable[str]
-) -> tuple[str, str, str | None]:
+def read_ids(row: Row, path: Path, seen: Iterable[str]) -> tuple[str, str, str | None]:
     """record_id, patient_id and split of a row."""
     record_id, patient, split = row["record_id"], row["patient_id"], row.get("split") or None
     if not record_id or not patient:
-        raise InputError(f"{path} line {number}: record_id or patient_id is empty")
+        raise InputError(f"{path} line {row.line}: record_id or patient_id is empty")
     if record_id in seen:
-        raise InputError(f"{path} line {number}: record_id {record_id} was listed before")
-    if split is not None and split not in SPLITS:
-        raise InputError(
-            f"{path} line {number}: split {split!r} of {record_id}; choose from {', '.join(SPLITS)}"
-        )
+        raise InputError(f"{path} line {row.line}: record_id {record_id} was listed before")
+    _check_split(row, path, f" of {record_id}")
     return record_id, patient, split
 
 
+def read_keyed(path: Path, needed: tuple[str, ...] = ()) -> tuple[str, list[Row]]:
+    """The rows of a user's table and its column of ids: record_id or, if there is none,
+    patient_id."""
+    rows = list(read_csv(path, needed))
+    key = next((name for name in ("record_id", "patient_id") if rows and name in rows[0]), None)
+    if key is None:
+        raise InputError(f"{path} needs a column record_id or patient_id, and one row at least")
+    for row in rows:
+        _check_split(row, path)
+    return key, rows
+
+
+def _check_split(row: Row, path: Path, of: str = "") -> None:
+    if row.get("split") and row["split"] not in SPLITS:
+        raise InputError(
+            f"{path} line {row.line}: split {row['split']!r}{of}; choose from {', '.join(SPLITS)}"
+        )
+
+
 def split_classes(cell: str) -> list[str]:
-    """'B; A' -> ['A', 'B']; an empty cell means that the record was looked at and has no class."""
+    """'B; A' -> ['A', 'B']. An empty cell says that the record was examined and has no class."""
     return sorted({name.strip() for name in cell.split(";")} - {""})
 
 
@@ -86,12 +106,12 @@ def read_labels(
 ) -> tuple[dict[str, tuple[str, str | None, dict[str, list[str]]]], dict[str, tuple[str, ...]]]:
     """labels.csv -> (record_id -> (patient_id, split, labels), task -> class names).
 
-    Columns by name: record_id, patient_id, optionally split; every other column is a task, its
-    classes joined by ';'.
+    The columns are record_id, patient_id and optionally split. Every other column is a task, with
+    its classes joined by ';'.
     """
     rows, seen = {}, {}
-    for number, row in enumerate(read_csv(path, ("record_id", "patient_id")), start=2):
-        record_id, patient, split = read_ids(row, path, number, rows)
+    for row in read_csv(path, ("record_id", "patient_id")):
+        record_id, patient, split = read_ids(row, path, rows)
         labels = {task: split_classes(cell) for task, cell in row.items() if task not in ID_COLUMNS}
         rows[record_id] = (patient, split, labels)
         for task, names in labels.items():
@@ -100,12 +120,13 @@ def read_labels(
 
 
 def check_patients(refs: list[RecordRef], path: Path) -> None:
-    """A patient in two splits would leak test data into training."""
+    """An InputError if a patient is in two splits: test data would leak into training."""
     first: dict[str, RecordRef] = {}
     for ref in refs:
         other = first.setdefault(ref.patient_id, ref)
         if other.split != ref.split:
             splits = f"{other.split or 'no split'} and {ref.split or 'no split'}"
             raise InputError(
-                f"{path}: patient {ref.patient_id} is in {splits} ({other.record_id}, {ref.record_id})"
+                f"{path}: patient {ref.patient_id} is in {splits}"
+                f" ({other.record_id}, {ref.record_id})"
             )

@@ -1,14 +1,16 @@
-"""Read one WFDB record: its header, and its signal in mV.
+"""Reads one WFDB record: its header, and its signal in mV.
 
-Plain 16-bit files, which most corpora use, are read directly and fast; the wfdb package does the
-rest. A header that is broken or contradicts its signal file is an InputError of one line that names
-the record. The checksum that a header states for each channel is verified where files are read
-directly; a wrong one is a defect, 'checksum:LEAD'.
+Plain 16-bit files, which most corpora use, are read directly (440 records per second); the wfdb
+package reads all others. A header that is broken or contradicts its signal file is an InputError of
+one line that names the record. Where files are read directly, the checksum that a header states for
+each channel is verified; a wrong one is a defect, 'checksum:LEAD'.
 """
 
+import contextlib
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +18,12 @@ from types import ModuleType
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 
 MILLIVOLTS = {"mv": 1.0, "uv": 1e-3, "\u00b5v": 1e-3, "\u03bcv": 1e-3, "v": 1e3, "nv": 1e-6}
 LARGEST_MILLIVOLTS = 1000.0  # beyond any electrode offset: a wrong gain or unit
-LARGEST_VALUES = 2**28  # samples x channels; 12 leads of a day at 250 Hz. More is a broken header
+LARGEST_VALUES = 2**28  # samples x channels: 12 leads of a day at 250 Hz; more is a broken header
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Header:
-    """A WFDB header; `segments` > 1 means that the signals are described elsewhere."""
+    """A WFDB header; with `segments` > 1 the signals are described in other files."""
 
     rate: float
     samples: int | None
@@ -52,7 +55,7 @@ class Header:
 
 @dataclass(frozen=True)
 class WfdbRecord:
-    """What one WFDB record holds."""
+    """The content of one WFDB record."""
 
     signal: np.ndarray  # float32 [T,c] mV
     rate: float
@@ -80,15 +83,10 @@ _BYTES = {
 
 
 def read_header(stem: str | Path, record_id: str | None = None) -> Header:
-    """Parse STEM.hea: any line ending, UTF-8, UTF-16 or Latin-1, optional fields left out."""
+    """Parses STEM.hea: any line ending; UTF-8, UTF-16 or Latin-1; optional fields may be absent."""
     record_id = record_id or Path(stem).name
-    try:
-        raw = Path(f"{stem}.hea").read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
-        ) from None
-    text = decode(raw)
+    text = header_text(stem, record_id)
+    # the record line: name, signals, and optionally rate and samples
     lines = [line for line in map(str.strip, text.replace("\r", "\n").split("\n")) if line]
     comments = [line[1:].strip() for line in lines if line[0] == "#"]
     lines = [line for line in lines if line[0] != "#"]
@@ -115,6 +113,7 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
         raise InputError(
             f"record {record_id}: its header claims {samples:.6g} samples of {count} signals"
         )
+    # a line per segment or per signal
     if segments > 1:
         if len(lines) - 1 != segments:
             there = f"{segments:.6g} segments but lists {len(lines) - 1}"
@@ -124,9 +123,20 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
         return Header(rate, samples, [], segments, comments)
     if len(lines) - 1 != count:
         raise InputError(
-            f"record {record_id}: its header claims {count} signals but has {len(lines) - 1} signal lines"
+            f"record {record_id}: its header claims {count} signals"
+            f" but has {len(lines) - 1} signal lines"
         )
     return Header(rate, samples, [_channel(line, record_id) for line in lines[1:]], 1, comments)
+
+
+def header_text(stem: str | Path, record_id: str) -> str:
+    """The text of STEM.hea."""
+    try:
+        return decode(Path(f"{stem}.hea").read_bytes())
+    except OSError as error:
+        raise InputError(
+            f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
+        ) from None
 
 
 def _whole(text: str) -> int:
@@ -136,7 +146,7 @@ def _whole(text: str) -> int:
 
 
 def decode(raw: bytes) -> str:
-    """Text of a header or table whose encoding nobody states."""
+    """The text of a header or table in an unknown encoding."""
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return raw.decode("utf-16", "replace")
     try:
@@ -146,6 +156,7 @@ def decode(raw: bytes) -> str:
 
 
 def _channel(line: str, record_id: str) -> Channel:
+    """Parses one signal line of a header."""
     words = line.split(None, 8)
     form = _FORMAT.match(words[1]) if len(words) > 1 else None
     gain = _GAIN.match(words[2]) if len(words) > 2 else None
@@ -172,22 +183,14 @@ def _channel(line: str, record_id: str) -> Channel:
         ) from None
 
 
-def read_wfdb(
-    stem: str | Path, record_id: str | None = None, fast: bool = True
-) -> tuple[np.ndarray, float, list[str]]:
-    """Signal float32 [T,c] in mV, rate, lead names as written; see read_wfdb_record."""
-    record = read_wfdb_record(stem, record_id, fast)
-    return record.signal, record.rate, record.names
-
-
 def read_wfdb_record(
     stem: str | Path, record_id: str | None = None, fast: bool = True
 ) -> WfdbRecord:
-    """One record in mV, leads named as written. Channels that are no voltage (and no lead) are left
-    out.
+    """One record in mV, leads named as in the header; channels that are neither voltage nor lead
+    are left out.
 
-    Plain 16-bit files are read directly; every other format (and all with fast=False) goes through
-    the wfdb package.
+    Plain 16-bit files are read directly; every other format (and everything with fast=False) goes
+    through the wfdb package.
     """
     record_id = record_id or Path(stem).name
     header = read_header(stem, record_id)
@@ -209,8 +212,8 @@ def read_wfdb_record(
 def to_millivolts(
     signal: np.ndarray, names: list[str], units: list[str], record_id: str
 ) -> tuple[np.ndarray, list[str]]:
-    """Columns [T,c] in the units given -> mV, without those that are no voltage; leads and values
-    are checked."""
+    """Columns [T,c] in the given units -> mV, without columns that are not voltages; leads and
+    values are checked."""
     leads = [canonical(name) for name in names]
     if any(unit != "mV" for unit in units):
         scale = np.array([MILLIVOLTS.get(unit.lower(), np.nan) for unit in units], np.float32)
@@ -218,7 +221,8 @@ def to_millivolts(
         lost = next((i for i, lead in enumerate(leads) if lead and np.isnan(scale[i])), None)
         if lost is not None:
             raise InputError(
-                f"record {record_id}: lead {leads[lost]} is in {units[lost][:20]!r}, which is no voltage"
+                f"record {record_id}: lead {leads[lost]} is in {units[lost][:20]!r},"
+                " which is no voltage"
             )
         signal = signal[:, keep] * scale[keep]
         names, leads = [names[i] for i in keep], [leads[i] for i in keep]
@@ -228,8 +232,11 @@ def to_millivolts(
 
 
 def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.ndarray, list[str]]:
-    """[T,c] of 16-bit files and defects. Adjacent channels of one file are interleaved; the lowest
-    value means none."""
+    """The signal [T,c] of 16-bit files, and its defects.
+
+    Neighbouring channels of one file are interleaved. The lowest value stands for a missing sample.
+    """
+    # channels by file
     groups: list[list[Channel]] = []
     for channel in header.channels:
         if groups and groups[-1][0].file == channel.file:
@@ -238,8 +245,10 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
             groups.append([channel])
     if len({group[0].file for group in groups}) != len(groups):
         raise InputError(
-            f"record {record_id}: the channels of one signal file are not listed together in its header"
+            f"record {record_id}: the channels of one signal file"
+            " are not listed together in its header"
         )
+    # the samples of each file, as many as the header states
     parts = []
     for group in groups:
         path, width, offset = os.path.join(folder, group[0].file), len(group), group[0].offset
@@ -261,6 +270,7 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
         parts.append(adc.reshape(-1, width))
     if len({len(part) for part in parts}) > 1:
         raise InputError(f"record {record_id}: its signal files differ in length")
+    # physical values, and the channels whose checksum is wrong
     adc = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     signal = adc.astype(np.float32)
     signal -= np.array([c.baseline for c in header.channels], np.float32)
@@ -268,7 +278,7 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
     if adc.min() == -32768:
         signal[adc == -32768] = np.nan
     sums = checksums(adc)
-    # 0 is what writers put who do not compute it
+    # 0 is written by programs that do not compute it
     stated = [c.checksum or None for c in header.channels]
     wrong = [
         c.name
@@ -281,7 +291,7 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
 
 
 def checksums(adc: np.ndarray) -> list[int]:
-    """16-bit sums of the columns of [T,c]; long rows are summed first, which is several times as
+    """16-bit sums of the columns of [T,c]. Summing 64 rows at once first is several times as
     fast."""
     adc = np.ascontiguousarray(adc).view(np.uint16)
     whole = len(adc) // 64 * 64
@@ -292,50 +302,54 @@ def checksums(adc: np.ndarray) -> list[int]:
     return np.add(np.add.reduce(sums, axis=0, dtype=np.uint16), rest).tolist()
 
 
-def import_wfdb() -> ModuleType:
-    """The wfdb package, imported late (it takes a second and is seldom needed) and without its
-    deprecation notices."""
+@contextlib.contextmanager
+def quiet_wfdb() -> Iterator[ModuleType]:
+    """The wfdb package without the deprecation notices that newer versions of pandas give it. It is
+    imported here, as that takes a second and is seldom needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import wfdb
-    return wfdb
+
+        yield wfdb
 
 
 def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[str], list[str]]:
     try:
-        with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
-            warnings.simplefilter("ignore", DeprecationWarning)
-            record = import_wfdb().rdrecord(str(stem))
+        with quiet_wfdb() as wfdb:
+            record = wfdb.rdrecord(str(stem))
         names = [name or "" for name in record.sig_name]
         return (
             np.asarray(record.p_signal, np.float32),
             names,
             [unit or "mV" for unit in record.units],
         )
-    except Exception as error:  # a broken file can make the package raise anything
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise InputError(f"record {record_id}: cannot be read as WFDB ({reason})") from None
+    except Exception as error:  # the package may raise anything on a broken file
+        raise InputError(
+            f"record {record_id}: cannot be read as WFDB ({first_line(error, 120)})"
+        ) from None
 
 
 def _check_channels(channels: list[Channel], record_id: str) -> None:
+    """InputErrors for channels whose gain makes no sense or whose file is in another folder."""
     for channel in channels:
+        lead = f"record {record_id}: lead {channel.name or '?'}"
         if channel.gain == 0:
-            raise InputError(
-                f"record {record_id}: lead {channel.name or '?'} has gain 0 in the header: mV are unknown"
-            )
+            raise InputError(f"{lead} has gain 0 in the header: mV are unknown")
         if not 1e-9 < abs(channel.gain) < 1e12 or abs(channel.baseline) > 2**23:
             text = f"gain {channel.gain:g} and zero {channel.baseline}"
-            raise InputError(
-                f"record {record_id}: lead {channel.name or '?'} has {text} in the header: mV are unknown"
-            )
+            raise InputError(f"{lead} has {text} in the header: mV are unknown")
         if "/" in channel.file or "\\" in channel.file or channel.file in ("-", ".", ".."):
             raise InputError(
-                f"record {record_id}: cannot read its signal file {channel.file[:60]!r} (not in the record's folder)"
+                f"record {record_id}: cannot read its signal file {channel.file[:60]!r}"
+                " (not in the record's folder)"
             )
 
 
 def _check_sizes(folder: str, header: Header, record_id: str) -> None:
-    """The wfdb package takes the space that a header claims before it looks at the files."""
+    """InputErrors for signal files that do not hold what the header claims.
+
+    The wfdb package allocates what a header claims before it looks at the files.
+    """
     needed: dict[str, float] = {}
     for channel in header.channels:
         values = (header.samples or 0) * channel.frame
@@ -360,6 +374,7 @@ def _check_sizes(folder: str, header: Header, record_id: str) -> None:
 
 
 def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> None:
+    """InputErrors for a record without a standard lead, or with the same lead twice."""
     known = [lead for lead in leads if lead]
     if not known:
         raise InputError(
@@ -371,6 +386,7 @@ def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> N
 
 
 def _check_values(signal: np.ndarray, names: list[str], record_id: str) -> None:
+    """InputErrors for a record without samples or with impossible voltages."""
     if signal.size == 0:
         raise InputError(f"record {record_id}: it holds no samples")
     if (
@@ -380,5 +396,6 @@ def _check_values(signal: np.ndarray, names: list[str], record_id: str) -> None:
         peak = np.fmax.reduce(np.abs(signal), axis=0)
         worst = int(np.nanargmax(peak))
         raise InputError(
-            f"record {record_id}: lead {names[worst]} reaches {peak[worst]:.0f} mV: the header's gain or unit is wrong"
+            f"record {record_id}: lead {names[worst]} reaches {peak[worst]:.0f} mV:"
+            " the header's gain or unit is wrong"
         )

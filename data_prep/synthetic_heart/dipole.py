@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.ecg.geometry import lead_matrix
+from data_prep.ecg.leads import LIMB
 
 BEATS_PER_MINUTE = {"SR": (50, 110), "STACH": (90, 135), "SBRAD": (42, 64), "AFIB": (50, 130)}
 # One row a wave: centre, width before and after it (s, at R-R = 1 s), and the dipole's x, y, z
@@ -60,10 +61,9 @@ class Patient:
 
 
 def twelve_leads(x):
-    """The 12 leads from I, II, V1..V6 ([8, ...] -> [12, ...]) by Einthoven's and Goldberger's
+    """The 12 leads from I, II, V1..V6 ([8,T] -> [12,T]) by Einthoven's and Goldberger's
     relations."""
-    i, ii = x[0], x[1]
-    return np.stack([i, ii, ii - i, -(i + ii) / 2, i - ii / 2, ii - i / 2, *x[2:]])
+    return np.concatenate([LIMB @ x[:2], x[2:]])
 
 
 def make_patient(seed, patient, geometry="dower"):

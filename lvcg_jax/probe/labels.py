@@ -15,9 +15,9 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import split_of_patient
-from data_prep.base.words import SPLITS, list_some
+from data_prep.base.words import list_some
 from data_prep.dataset.shards import read_metadata
-from data_prep.formats.tables import ID_COLUMNS, read_csv, split_classes
+from data_prep.formats.tables import ID_COLUMNS, read_keyed, split_classes
 from lvcg_jax.embed.table import Table
 
 NO_SPLIT = ("", "None")  # how a row without a split is stored
@@ -99,18 +99,11 @@ def join_labels(table: Table, path: str | Path) -> tuple[Table, list[str]]:
     that it does not name are in no split.
     """
     path = Path(path)
-    lines = list(read_csv(path))
-    key = next((name for name in ("record_id", "patient_id") if lines and name in lines[0]), None)
-    if key is None:
-        raise InputError(f"{path} needs a column record_id or patient_id, and one row at least")
+    key, lines = read_keyed(path)
     found: dict[str, dict[str, str]] = {}
-    for number, line in enumerate(lines, start=2):
+    for line in lines:
         if line[key] in found:
-            raise InputError(f"{path} line {number}: {key} {line[key]} was listed before")
-        if line.get("split") and line["split"] not in SPLITS:
-            raise InputError(
-                f"{path} line {number}: split {line['split']!r}; choose from {', '.join(SPLITS)}"
-            )
+            raise InputError(f"{path} line {line.line}: {key} {line[key]} was listed before")
         found[line[key]] = line
     mine = getattr(table, key)
     unknown, unnamed = sorted(found.keys() - set(mine)), sorted(set(mine) - found.keys())

@@ -11,7 +11,6 @@ and the output says so.
 import argparse
 import math
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess, Window
 from data_prep.ecg.record import Record
 from data_prep.formats.any_file import read_any
-from data_prep.formats.wfdb_files import import_wfdb
+from data_prep.formats.wfdb_files import quiet_wfdb
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct.methods import (
@@ -96,7 +95,7 @@ def derive(
         truth[:, place] = np.where(present, seen, np.nan)
         if w.window in whole:
             full = whole[w.window]
-            mv = full.signal * full.scale[:, None] + full.offset[:, None]
+            mv = full.millivolts()
             truth[:, place] = np.where(mask_leads(full.lead_mask)[:, None], mv, truth[:, place])
         lost = [lead for lead in visible if not mask_leads(w.lead_mask)[LEADS.index(lead)]]
         if lost:
@@ -151,9 +150,8 @@ def write_wfdb(path: Path, mv: np.ndarray, result: Derived, comments: list[str])
         for lead, seen in zip(LEADS, result.recorded, strict=True)
     ]
     count, rate = len(LEADS), result.rate
-    with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
-        warnings.simplefilter("ignore", DeprecationWarning)
-        import_wfdb().wrsamp(
+    with quiet_wfdb() as wfdb:
+        wfdb.wrsamp(
             path.name,
             fs=int(rate) if rate == int(rate) else rate,
             units=["mV"] * count,

@@ -142,9 +142,7 @@ def open_view(
             " --leads"
         )
     notes = [f"Not used, flat or with gaps: {', '.join(lost)}."] if lost else []
-    mv = np.where(
-        visible[:, None], window.signal * window.scale[:, None] + window.offset[:, None], 0.0
-    )
+    mv = np.where(visible[:, None], window.millivolts(), 0.0)
     peaks = window.start if window.complete[0] else window.start[1:]
     return View(record.record_id, mv.astype(np.float64), visible, peaks, RATE, notes)
 

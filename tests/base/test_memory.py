@@ -2,10 +2,14 @@
 what compiling freed goes back."""
 
 import platform
+import resource
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from data_prep.base import memory
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings"
@@ -60,10 +64,10 @@ def main(argv):
 """
 
 
-def printed(main: str, run: str) -> list[str]:
+def printed(main: str, run: str, head: str = HELD) -> list[str]:
     """The words that a process prints which runs this function."""
     done = subprocess.run(
-        [sys.executable, "-c", f"{HELD}{main}{run}"], check=True, capture_output=True, text=True
+        [sys.executable, "-c", f"{head}{main}{run}"], check=True, capture_output=True, text=True
     )
     return done.stdout.split()
 
@@ -79,6 +83,28 @@ def test_commands_keep_what_they_free():
     )
 
 
+LATE = """
+import jax
+from data_prep.base.memory import KeptRoom
+
+def main(argv):
+    print(KeptRoom.useful)
+"""
+
+
+def test_lvcg_keeps_it_too(tmp_path):
+    """`lvcg NAME` imports the command, and JAX with it, after it has started itself."""
+    (tmp_path / "late.py").write_text(LATE)
+    script = f"""
+import sys
+from lvcg_jax import __main__ as lvcg
+sys.path.append({str(tmp_path)!r})
+sys.argv, lvcg.MODULES["late"] = ["lvcg", "late"], "late"
+lvcg.console()
+"""
+    assert printed(script, "", head="") == ["True"]
+
+
 def test_steps_find_the_memory_of_the_step_before():
     """Two batches of 20 MB are there at a time, and what they are copied from. A batch that settles
     in what a step of 400 MB has left, or a step that another thread runs because its batch is still
@@ -90,3 +116,12 @@ def test_steps_find_the_memory_of_the_step_before():
 def test_what_will_not_be_asked_for_again_is_given_back():
     freed, given_back = map(int, printed(AFTER_SMALL_PIECES, "run_command(main)"))
     assert freed < 50_000_000 and given_back > 100_000_000
+
+
+@pytest.mark.parametrize("system, unit", [("linux", 2**10), ("darwin", 1)])
+def test_peak_memory_without_proc_knows_the_unit_of_the_system(monkeypatch, tmp_path, system, unit):
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(sys, "platform", system)
+    usage = SimpleNamespace(ru_maxrss=3 * 2**30 // unit)
+    monkeypatch.setattr(resource, "getrusage", lambda who: usage)
+    assert memory.peak_memory() == 3.0

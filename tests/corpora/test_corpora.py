@@ -5,59 +5,15 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers.raw_files import CSN_NAMES, csn, ecg, load, write_dat, write_mat
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
 from data_prep.corpora.ludb import read_annotations
 from data_prep.ecg.leads import LEADS, order_leads
 from data_prep.ecg.preprocess import Preprocess
-from data_prep.synthetic_heart.records import make_record
 
 STORED = ("I", "II", "III", "aVR", "aVF", "aVL", "V1", "V2", "V3", "V4", "V5", "V6")  # MIMIC-IV-ECG
-
-
-def ecg(seed, seconds=10, rate=500):
-    """A plausible record [T,12] in mV, in the order of LEADS."""
-    return make_record(0, patient=seed, rate=rate, seconds=seconds)[0]
-
-
-def wfdb_text(name, signal, leads, file, rate=500, gain=1000, offset="", comments=(), end="\n"):
-    adc = np.where(np.isnan(signal), -32768, np.round(np.nan_to_num(signal) * gain)).astype("<i2")
-    sums = [int(column.astype(np.int64).sum()) % 65536 for column in adc.T]
-    lines = [f"{name} {len(leads)} {rate} {len(adc)}"]
-    lines += [
-        f"{file} 16{offset} {gain}/mV 16 0 0 {s} 0 {lead}"
-        for s, lead in zip(sums, leads, strict=True)
-    ]
-    return end.join([*lines, *comments, ""]), adc
-
-
-def write_dat(stem, signal, leads=LEADS, **more):
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    text, adc = wfdb_text(stem.name, signal, leads, f"{stem.name}.dat", **more)
-    stem.with_suffix(".hea").write_bytes(text.encode())
-    stem.with_suffix(".dat").write_bytes(adc.tobytes())
-
-
-def write_mat(stem, signal, dx, end="\r\n", leads=LEADS):
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    comments = [
-        "#Age: 60",
-        "#Sex: Male",
-        *([f"#Dx: {dx}"] if dx is not None else []),
-        "#Rx: Unknown",
-    ]
-    text, adc = wfdb_text(
-        stem.name, signal, leads, f"{stem.name}.mat", offset="+24", comments=comments, end=end
-    )
-    head = np.array([30, adc.shape[1], len(adc), 0, 4], "<i4").tobytes() + b"val\0"
-    stem.with_suffix(".hea").write_bytes(text.encode())
-    stem.with_suffix(".mat").write_bytes(head + adc.tobytes())
-    return text
-
-
-def load(corpus, record_id):
-    return corpus.load(next(ref for ref in corpus.refs if ref.record_id == record_id))
 
 
 # ---- MIMIC-IV-ECG
@@ -254,18 +210,6 @@ def test_cpsc_original_duplicates_stay_together(tmp_path):
 
 # ---- CSN
 
-NAMES = (
-    "\ufeffAcronym Name,Full Name,Snomed_CT\r\nVB,ventricular bigeminy,11157007\r\nAVB,block,233917008\r\n"
-    "LBBB,left bundle branch block,164909002\r\nLFBBB,left front,164909002\r\nSB,Sinus Bradycardia,426177001\r\n"
-)
-
-
-def csn(folder, **dx):
-    (folder / "ConditionNames_SNOMED-CT.csv").write_text(NAMES, encoding="utf-8", newline="")
-    for seed, (name, codes) in enumerate(dx.items()):
-        write_mat(folder / "WFDBRecords/01/019" / name, ecg(seed), codes)
-    return open_corpus("csn", folder)
-
 
 def test_csn_labels_by_exact_code(tmp_path):
     corpus = csn(
@@ -348,7 +292,7 @@ def test_mistakes_of_the_tables_are_named(tmp_path):
     ):
         open_corpus("csn", tmp_path)
     write_mat(tmp_path / "WFDBRecords/02/JS1", ecg(0), "426177001")
-    (tmp_path / "ConditionNames_SNOMED-CT.csv").write_text(NAMES, encoding="utf-8")
+    (tmp_path / "ConditionNames_SNOMED-CT.csv").write_text(CSN_NAMES, encoding="utf-8")
     with pytest.raises(InputError, match="record JS1 is there twice"):
         open_corpus("csn", tmp_path)
 

@@ -3,9 +3,11 @@ one line."""
 
 import pickle
 
+import edfio
 import numpy as np
 import pytest
 import scipy.io
+from helpers.raw_files import write_edf
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
@@ -14,48 +16,6 @@ from data_prep.formats.any_file import read_any
 from data_prep.synthetic_heart.records import make_record
 
 SIGNAL = make_record(0, patient=0, rate=250, seconds=4)[0].astype(np.float32)  # [1000,12] mV
-
-
-def edf(
-    path,
-    signal,
-    labels=tuple(f"ECG {lead}" for lead in LEADS),
-    unit="uV",
-    blocks=4,
-    reserved="",
-    **change,
-):
-    """Writes EDF, with any header field changed: version, blocks, count, low, high, digital_low,
-    digital_high."""
-    count, per_block = len(labels), len(signal) // blocks
-    scale = 1000 if unit == "uV" else 1
-    low, high = -5.0 * scale, 5.0 * scale
-    digital = np.round((signal * scale - low) / (high - low) * 65535 - 32768).astype("<i2")
-    fields = {
-        "low": low,
-        "high": high,
-        "digital_low": -32768,
-        "digital_high": 32767,
-        "samples": per_block,
-    } | change
-    said = {
-        "version": "0",
-        "blocks": blocks,
-        "count": count,
-        "start": 256 * (count + 1),
-        "seconds": 1,
-    } | change
-    head = f"{said['version']:<8}{'X':<80}{'Y':<80}01.01.2001.00.00{said['start']:<8}{reserved:<44}"
-    head += f"{said['blocks']:<8}{said['seconds']:<8}{said['count']:<4}"
-    columns = [(16, labels), (80, [""] * count), (8, [unit] * count)]
-    columns += [
-        (8, [fields[key]] * count) for key in ("low", "high", "digital_low", "digital_high")
-    ]
-    columns += [(80, [""] * count), (8, [fields["samples"]] * count), (32, [""] * count)]
-    head += "".join(f"{cell:<{width}}" for width, cells in columns for cell in cells)
-    data = digital.reshape(blocks, per_block, count).transpose(0, 2, 1).tobytes()
-    path.write_bytes(head.encode("latin-1") + data)
-    return path
 
 
 def own_files(folder):
@@ -72,7 +32,7 @@ def own_files(folder):
         *(";".join(f"{value:.4f}".replace(".", ",") for value in row) for row in table),
     ]
     (folder / "d.csv").write_text("\n".join(text), encoding="utf-16")
-    edf(folder / "e.edf", SIGNAL)
+    write_edf(folder / "e.edf", SIGNAL)
     (folder / "f.csv").write_text(
         "\n".join(",".join(map(str, row)) for row in SIGNAL[:, :2].tolist())
     )
@@ -176,6 +136,7 @@ MISTAKES = {
     "no zip": ("text.npz", ALL, "cannot read .*text.npz"),
     "no signal": ("other.npz", ALL, "no array named signal"),
     "ragged": ("ragged.csv", {"rate": 1, "unit": "mV"}, "line 3 is no row of 2 numbers"),
+    "blank line before": ("blank.csv", {"rate": 1, "unit": "mV"}, "line 4 is no row of 2 numbers"),
     "words": ("words.csv", {"rate": 1, "unit": "mV"}, "line 2 is no row of 2 numbers"),
     "no lead": (
         "names.csv",
@@ -202,6 +163,7 @@ def test_mistakes_are_one_line(tmp_path, case):
     np.save(tmp_path / "empty.npy", np.zeros((0, 12)))
     np.savez(tmp_path / "other.npz", x=SIGNAL, y=SIGNAL)
     (tmp_path / "ragged.csv").write_text("I,II\n1,2\n1,2,3\n")
+    (tmp_path / "blank.csv").write_text("I,II\n\n1,2\n1,2,3\n")
     (tmp_path / "words.csv").write_text("I,II\n1,two\n")
     (tmp_path / "names.csv").write_text("time,x\n1,2\n")
     (tmp_path / "empty.csv").write_text("\n")
@@ -212,14 +174,15 @@ def test_mistakes_are_one_line(tmp_path, case):
 
 
 BROKEN_EDF = {
-    "BDF": ({"version": "\xffBIOSEMI"}, "24-bit BDF, which is not read"),
-    "not EDF": ({"version": "PK"}, "is no EDF file"),
+    "no BDF": ({"version": "\xffBIOSEMI"}, "truncated: 2 of 4 blocks"),  # has 16-bit samples
+    "not EDF": ({"version": "PK"}, "is no EDF or BDF file"),
     "gaps": ({"reserved": "EDF+D"}, "a recording with gaps"),
     "blocks": ({"blocks_said": 9}, "truncated: 4 of 9 blocks"),
     "count": ({"count": "many"}, "header of e.edf is broken"),
     "header size": ({"start": 1}, "header of e.edf is broken"),
     "duration": ({"seconds": "0"}, "header of e.edf is broken"),
     "limits": ({"low": "abc"}, "header of e.edf is broken"),
+    "digital limits": ({"digital_high": "2^15"}, "header of e.edf is broken"),
     "infinite": ({"high": "inf"}, "header of e.edf is broken"),
     "samples": ({"samples": "-5"}, "header of e.edf is broken"),
     "zero gain": ({"digital_low": 32767}, "lead I has gain 0"),
@@ -233,7 +196,7 @@ BROKEN_EDF = {
 def test_broken_edf_is_one_line(tmp_path, case):
     change, reason = BROKEN_EDF[case]
     said = change.get("blocks_said")
-    edf(
+    write_edf(
         tmp_path / "e.edf",
         SIGNAL,
         **{key: value for key, value in change.items() if key != "blocks_said"},
@@ -248,11 +211,39 @@ def test_broken_edf_is_one_line(tmp_path, case):
 
 def test_edf_with_annotations_and_unknown_length(tmp_path):
     labels = [*(f"EKG {lead}" for lead in LEADS[:11]), "EDF Annotations"]
-    record = read_any(edf(tmp_path / "e.edf", SIGNAL, labels=labels, unit="mV", reserved="EDF+C"))
+    record = read_any(
+        write_edf(tmp_path / "e.edf", SIGNAL, labels=labels, unit="mV", reserved="EDF+C")
+    )
     assert record.leads == list(LEADS[:11])
     data = (tmp_path / "e.edf").read_bytes()
     (tmp_path / "e.edf").write_bytes(data[:236] + b"-1      " + data[244:])
     np.testing.assert_array_equal(read_any(tmp_path / "e.edf").signal, record.signal)
+    (tmp_path / "e.edf").write_bytes(data + data[-3000:])  # more than the header states
+    np.testing.assert_array_equal(read_any(tmp_path / "e.edf").signal, record.signal)
+
+
+def test_bdf_of_24_bits_and_another_signal_at_another_rate(tmp_path):
+    signals = [
+        edfio.BdfSignal(
+            1000.0 * SIGNAL[:, i],
+            250,
+            label=f"ECG {lead}",
+            physical_dimension="uV",
+            physical_range=(-5000, 5000),
+            digital_range=(-8388608, 8388607),
+        )
+        for i, lead in enumerate(LEADS)
+    ]
+    status = edfio.BdfSignal(np.arange(40.0), 10, label="Status", digital_range=(-100, 100))
+    note = edfio.EdfAnnotation(1.0, None, "lead off")
+    edfio.Bdf([*signals, status], annotations=[note]).write(tmp_path / "b.bdf")
+    record = read_any(tmp_path / "b.bdf")
+    assert record.leads == list(LEADS) and record.rate == 250
+    np.testing.assert_allclose(record.signal, SIGNAL, atol=1e-5)
+    data = (tmp_path / "b.bdf").read_bytes()
+    (tmp_path / "b.bdf").write_bytes(data[:-1])
+    with pytest.raises(InputError, match=r"b.bdf is truncated: 3 of 4 blocks"):
+        read_any(tmp_path / "b.bdf")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import csv
 import os
 import re
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from data_prep.corpora.corpus import open_corpus
 from data_prep.corpora.ludb import OFFSET, ONSET, WAVES, read_annotations
 from data_prep.ecg.leads import LEADS, order_leads
-from data_prep.formats.wfdb_files import import_wfdb
+from data_prep.formats.wfdb_files import quiet_wfdb
 
 pytestmark = pytest.mark.skipif(
     "LVCG_REAL_DATA" not in os.environ,
@@ -236,14 +235,13 @@ def test_ludb_labels_equal_the_headers():
 
 def test_ludb_waves_equal_those_of_the_wfdb_package():
     corpus = open_corpus("ludb", real("ludb"))
-    package, symbols = import_wfdb(), {"(": ONSET, ")": OFFSET, "p": 24, "N": 1, "t": 27}
+    symbols = {"(": ONSET, ")": OFFSET, "p": 24, "N": 1, "t": 27}
     for ref in corpus.refs[::6]:
         record = corpus.load(ref)
         assert set(record.annotations) == set(LEADS)
         for lead in ("I", "aVL", "V4"):
-            with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
-                warnings.simplefilter("ignore", DeprecationWarning)
-                truth = package.rdann(ref.path, lead.lower())
+            with quiet_wfdb() as wfdb:
+                truth = wfdb.rdann(ref.path, lead.lower())
             ours = read_annotations(Path(f"{ref.path}.{lead.lower()}"), ref.record_id)
             codes = [symbols[symbol] for symbol in truth.symbol]
             assert ours == list(zip(truth.sample.tolist(), codes, strict=True)), (ref, lead)

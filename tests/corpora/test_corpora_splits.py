@@ -2,7 +2,7 @@
 splits."""
 
 import pytest
-from test_corpora import csn, ecg, load, write_mat
+from helpers.raw_files import csn, ecg, load, write_mat
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import apply_splits, open_corpus

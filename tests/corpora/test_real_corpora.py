@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.builds import ledger_of, quiet_build
 from scipy import signal as sps
-from test_build import ledger_of, quiet_build
 
 from data_prep.corpora.corpus import open_corpus
 from data_prep.dataset.checks import verify

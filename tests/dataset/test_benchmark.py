@@ -26,7 +26,7 @@ def test_straightforward_loop_makes_the_same_beats(corpus, tmp_path):
     naive, ours = (
         {
             e["record_id"]: e
-            for e in (shards.decode(raw, 128) for raw in shards.read_shard(tmp_path / name))
+            for e in (shards.decode(raw, 128) for raw in shards.iterate_shard(tmp_path / name))
         }
         for name in ("naive", "0/shard")
     )

@@ -1,7 +1,6 @@
 """Building a dataset directory: resumable, the same bytes always, and honest about what it
 dropped."""
 
-import csv
 import errno
 import json
 import os
@@ -13,50 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.builds import ecg, files_of, ledger_of, quiet_build, write_wfdb
 
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import split_of_patient
 from data_prep.build import main, parse_overrides
 from data_prep.corpora.corpus import open_corpus
 from data_prep.dataset import finish, shards
-from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.preprocess import Preprocess
-from data_prep.synthetic_heart.records import make_record, write_corpus
+from data_prep.synthetic_heart.records import write_corpus
 
 REPO = Path(__file__).resolve().parents[2]
-
-
-def write_wfdb(folder, name, adc, rate=100):
-    """adc [T,12] int16 at 1000 units per mV; -32768 is 'no value'."""
-    lines = [f"{name} 12 {rate} {len(adc)}"] + [
-        f"{name}.dat 16 1000(0)/mV 16 0 0 0 0 {lead}" for lead in LEADS
-    ]
-    (folder / f"{name}.hea").write_text("\n".join(lines) + "\n")
-    (folder / f"{name}.dat").write_bytes(np.asarray(adc, "<i2").tobytes())
-
-
-def ecg(patient, seconds=10.0, rate=100):
-    signal, _ = make_record(0, patient=patient, seconds=seconds, rate=rate, conditions=["SR"])
-    return np.round(np.clip(signal, -30, 30) * 1000).astype(np.int16)
-
-
-def files_of(folder):
-    return {
-        str(p.relative_to(folder)): p.read_bytes()
-        for p in sorted(Path(folder).rglob("*"))
-        if p.is_file()
-    }
-
-
-def ledger_of(folder):
-    with open(folder / shards.LEDGER_FILE, newline="") as file:
-        return {row["record_id"]: row for row in csv.DictReader(file)}
-
-
-def quiet_build(corpus, out, preprocess=None, **options):
-    return build(corpus, out, preprocess or Preprocess(), progress=False, **options)
 
 
 @pytest.fixture(scope="module")

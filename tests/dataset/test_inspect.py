@@ -3,8 +3,8 @@ wrong id."""
 
 import numpy as np
 import pytest
+from helpers.builds import ecg, ledger_of, quiet_build, write_wfdb
 from helpers.commands import assert_one_line_error, run
-from test_build import ecg, ledger_of, quiet_build, write_wfdb
 
 from data_prep import inspect
 from data_prep.base.errors import InputError

@@ -217,7 +217,7 @@ def test_swapped_shards_of_equal_size_are_noticed(tmp_path, made):
 def test_damage_inside_a_record_is_named_when_read(copy):
     path = ShardSet(copy, "train").paths[0]
     data = bytearray(path.read_bytes())
-    second = data.find(shards.read_shard(path)[1][100:200])
+    second = data.find(list(shards.iterate_shard(path))[1][100:200])
     data[second] ^= 255
     path.write_bytes(data)
     train = ShardSet(copy, "train")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.builds import ecg, quiet_build, write_wfdb
 from helpers.commands import assert_one_line_error, run
-from test_build import ecg, quiet_build, write_wfdb
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus

@@ -1,6 +1,7 @@
 """The ledger's judgement of records: each defect is named when it is there, and not when it is
 not."""
 
+import collections
 import csv
 import os
 import pickle
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.builds import ecg, files_of, ledger_of, quiet_build, write_wfdb
 from helpers.commands import run, start
-from test_build import ecg, files_of, ledger_of, quiet_build, write_wfdb
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
@@ -179,10 +180,7 @@ def bad_folder(tmp_path_factory):
 def test_every_defect_is_in_the_ledger(bad_folder, tmp_path):
     metadata = quiet_build(open_corpus("wfdb", bad_folder), tmp_path / "out", shard_records=3)
     ledger = ledger_of(tmp_path / "out")
-    kinds = {
-        name: {quality.kind(d) for d in row["defects"].split(";") if d}
-        for name, row in ledger.items()
-    }
+    kinds = {name: quality.kinds(row["defects"]) for name, row in ledger.items()}
     assert len(ledger) == len(open_corpus("wfdb", bad_folder).refs)
     assert set().union(*kinds.values()) <= quality.KINDS.keys()
     assert kinds["good05"] == set() and ledger["good05"]["kept"] == "yes"
@@ -201,7 +199,9 @@ def test_every_defect_is_in_the_ledger(bad_folder, tmp_path):
         assert bool(ledger[name]["reason"]) == (kept == "no")
     assert "nan:aVR:5" in ledger["gaps"]["defects"] and "flat:V2" in ledger["gaps"]["defects"]
     assert ledger["unreadable"]["signal_hash"] == "" and len(ledger["dead"]["signal_hash"]) == 16
-    assert metadata["defects"] == quality.count_kinds(row["defects"] for row in ledger.values())
+    assert metadata["defects"] == collections.Counter(
+        name for row in ledger.values() for name in quality.kinds(row["defects"])
+    )
     stored = {e["record_id"]: e for e in ShardSet(tmp_path / "out", "train")}
     assert "limb_inconsistent" in stored["limb"]["defects"] and stored["good05"]["defects"] == ""
 

@@ -9,6 +9,7 @@ import pytest
 from data_prep.ecg import segment, signal
 from data_prep.ecg.geometry import lead_matrix, lift_matrix
 from data_prep.ecg.leads import LEADS, order_leads
+from data_prep.formats.wfdb_files import quiet_wfdb
 
 ALL = np.ones(12, bool)
 
@@ -202,17 +203,15 @@ def _f1(found, truth, counts, tolerance=0.15):
 @pytest.mark.skipif(
     "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb/data"
 )
-@pytest.mark.filterwarnings("ignore:The inplace keyword")  # wfdb's import, with the newest pandas
 def test_detectors_against_cardiologists_marks_on_ludb():
-    import wfdb
-
     counts = {"lead_ii": np.zeros(3), "vcg": np.zeros(3), "vcg_from_v2": np.zeros(3)}
     v2 = np.array([lead == "V2" for lead in LEADS])
     headers = sorted((Path(os.environ["LVCG_REAL_DATA"]) / "ludb" / "data").glob("*.hea"))
     assert len(headers) >= 100
     for header in headers:
         stem = str(header.with_suffix(""))
-        record, marks = wfdb.rdrecord(stem), wfdb.rdann(stem, "ii")
+        with quiet_wfdb() as wfdb:
+            record, marks = wfdb.rdrecord(stem), wfdb.rdann(stem, "ii")
         truth = marks.sample[np.array(marks.symbol) == "N"] / record.fs
         x, _ = order_leads(record.p_signal, record.sig_name)
         x = signal.bandpass(signal.resample(x, record.fs, 100), 100, 0.67, 40, 3)

@@ -5,12 +5,12 @@ import os
 import re
 from pathlib import Path
 
+import edfio
 import numpy as np
 import pytest
+from helpers.raw_files import write_edf, write_mat
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from test_corpora import write_mat
-from test_corpora_arrays import edf
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.challenge import read_challenge
@@ -249,11 +249,17 @@ def test_leads_stored_in_any_order_come_out_under_their_names(seed, order):
 
 
 @fuzz(150)
-@given(changes=mutations(), kind=st.sampled_from(["edf", "npy", "npz", "csv"]))
+@given(changes=mutations(), kind=st.sampled_from(["edf", "bdf", "npy", "npz", "csv"]))
 def test_mutated_users_files(tmp_path, changes, kind):
     path = tmp_path / f"r1.{kind}"
     if kind == "edf":
-        edf(path, SIGNAL)
+        write_edf(path, SIGNAL)
+    elif kind == "bdf":
+        leads = [
+            edfio.BdfSignal(column, 25, label=lead, physical_dimension="mV")
+            for lead, column in zip(LEADS, SIGNAL.T, strict=True)
+        ]
+        edfio.Bdf(leads).write(path)
     elif kind == "npy":
         np.save(path, SIGNAL)
     elif kind == "npz":
@@ -263,7 +269,7 @@ def test_mutated_users_files(tmp_path, changes, kind):
             "\n".join([",".join(LEADS), *(",".join(map(str, row)) for row in SIGNAL.tolist())])
         )
     path.write_bytes(mutate(path.read_bytes(), changes))
-    more = {} if kind == "edf" else {"rate": 500, "unit": "mV", "leads": list(LEADS)}
+    more = {} if kind in ("edf", "bdf") else {"rate": 500, "unit": "mV", "leads": list(LEADS)}
     check(lambda: read_any(path, record_id="r1", **more))
 
 

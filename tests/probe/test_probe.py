@@ -450,6 +450,7 @@ def test_labels_by_patient_reach_all_records_and_keep_the_other_tasks(tmp_path):
         ("id,x\nr0001,a\n", "needs a column record_id or patient_id"),
         ("record_id,x\nr0001,a\nr0001,b\n", "line 3: record_id r0001 was listed before"),
         ("record_id,split,x\nr0001,dev,a\n", "line 2: split 'dev'"),
+        ('record_id,split,x\nr0001,test,"a\nb"\nr0002,dev,c\n', "line 4: split 'dev'"),
         ("record_id\nr0001\n", "no label column"),
     ],
 )

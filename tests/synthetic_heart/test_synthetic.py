@@ -5,7 +5,6 @@ import csv
 import hashlib
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,10 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
 from data_prep.ecg.leads import LEADS
-from data_prep.formats.wfdb_files import import_wfdb, read_wfdb
+from data_prep.formats.wfdb_files import quiet_wfdb, read_wfdb_record
 from data_prep.synthetic_heart import records
 from data_prep.synthetic_heart.dipole import BEATS_PER_MINUTE
 
-wfdb = import_wfdb()
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,8 +42,7 @@ def digests(folder):
 
 
 def annotations(stem):
-    with warnings.catch_warnings():  # the package trips over deprecations of newer pandas
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with quiet_wfdb() as wfdb:
         return wfdb.rdann(str(stem), "atr")
 
 
@@ -90,7 +87,8 @@ def test_limb_leads_obey_einthoven_and_goldberger(geometry):
 
 def test_limb_leads_are_exact_in_the_files(corpus):
     stem = next(corpus[0].rglob("*.hea")).with_suffix("")
-    adc = wfdb.rdrecord(str(stem), physical=False).d_signal.astype(int)
+    with quiet_wfdb() as wfdb:
+        adc = wfdb.rdrecord(str(stem), physical=False).d_signal.astype(int)
     i, ii = lead(adc, "I"), lead(adc, "II")
     assert (lead(adc, "III") == ii - i).all() and (2 * lead(adc, "aVR") == -i - ii).all()
     assert (2 * lead(adc, "aVL") == 2 * i - ii).all() and (2 * lead(adc, "aVF") == 2 * ii - i).all()
@@ -271,10 +269,11 @@ def test_t_wave_follows_the_square_root_of_rr():
 def test_files_hold_what_make_record_returns(corpus):
     out, counts = corpus
     signal, info = records.make_record(3, patient=11, record=1)
-    read, rate, names = read_wfdb(out / info["record_id"])
-    assert rate == 250 and names == list(LEADS)
-    np.testing.assert_allclose(read, signal, atol=1.5e-3)
-    record = wfdb.rdrecord(str(out / info["record_id"]), physical=False)
+    read = read_wfdb_record(out / info["record_id"])
+    assert read.rate == 250 and read.names == list(LEADS)
+    np.testing.assert_allclose(read.signal, signal, atol=1.5e-3)
+    with quiet_wfdb() as wfdb:
+        record = wfdb.rdrecord(str(out / info["record_id"]), physical=False)
     assert [value % 65536 for value in record.checksum] == [
         value % 65536 for value in record.calc_checksum()
     ]
