@@ -15,6 +15,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from data_prep.ecg.geometry import lead_matrix, lift_table
 from lvcg_jax.config.build import as_geometry
 from lvcg_jax.config.fields import flatten
+from lvcg_jax.data.packing import empty, fill, unpack
 from lvcg_jax.model import losses, parts
 from lvcg_jax.model.decoder import SEED_LENGTH
 from lvcg_jax.model.dynamics import TemporalModule
@@ -264,17 +265,11 @@ def make_plain_model(config: ConfigDict) -> PlainLVCG:
     return PlainLVCG(FrozenConfigDict(config))
 
 
-def pad_batch(batch: dict[str, np.ndarray], max_beats: int) -> dict[str, np.ndarray]:
-    """A packed batch [g,...] in one record a group and `max_beats` slots: arrays [g*r,n,...] and
-    [g*r,1]."""
-    counts = batch["num_beats"]
-    slots = {
-        name: np.zeros((counts.size, max_beats, *batch[name].shape[2:]), batch[name].dtype)
-        for name in ("beats", "length", "complete")
-    }
-    for g, row in enumerate(counts):
-        starts = np.cumsum(row) - row
-        for r, (start, count) in enumerate(zip(starts, row, strict=True)):
-            for name, x in slots.items():
-                x[g * len(row) + r, :count] = batch[name][g, start : start + count]
-    return slots | {name: batch[name].reshape(-1, 1) for name in ("num_beats", "lead_mask", "uid")}
+def pad_batch(batch: Batch, max_beats: int) -> Batch:
+    """A packed batch [g,...] with one record a group and `max_beats` slots: arrays [g*r,n,...] and
+    [g*r,1,...]."""
+    records = list(unpack(batch))
+    padded = empty((len(records),), max_beats, 1, batch["beats"].shape[-1])
+    for group, record in enumerate(records):
+        fill(padded, [record], (group,))
+    return padded

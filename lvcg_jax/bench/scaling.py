@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.export
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
@@ -26,6 +25,7 @@ from data_prep.base.errors import InputError
 from lvcg_jax.bench.__main__ import MEAN_BEATS
 from lvcg_jax.config.build import make_model, make_subsets
 from lvcg_jax.config.files import read_config_file
+from lvcg_jax.data.packing import shapes
 from lvcg_jax.model.flops import model_flops
 from lvcg_jax.runs.state import create_state, make_optimizer
 from lvcg_jax.train.sharding import make_mesh, state_sharding
@@ -54,21 +54,13 @@ def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) 
 
     A device of the data axis holds `rows` records in `slots` packed beats.
     """
-    groups, beats, shape = mesh.shape["data"], config.preprocess.max_beats, jax.ShapeDtypeStruct
-    batch = {
-        "beats": shape((groups, slots, 12, config.preprocess.beat_samples), jnp.float16),
-        "length": shape((groups, slots), jnp.int32),
-        "complete": shape((groups, slots), jnp.bool_),
-        "num_beats": shape((groups, rows), jnp.int32),
-        "lead_mask": shape((groups, rows), jnp.int32),
-        "uid": shape((groups, rows), jnp.uint32),
-        "scale": shape((groups, rows, 12), jnp.float32),
-    }
+    groups, beats = mesh.shape["data"], config.preprocess.max_beats
+    sizes = (slots, rows, config.preprocess.beat_samples)
+    batch, micro_batches = shapes((groups,), *sizes), shapes((1, groups), *sizes)
     model, tx = make_model(config), make_optimizer(config)
     state = jax.eval_shape(lambda b: create_state(config, model, tx, b, beats, 0), batch)
     shardings = state_sharding(mesh, state, config)
     step = make_train_step(model, tx, config, make_subsets(config), beats, mesh, shardings)
-    micro_batches = jax.tree.map(lambda x: shape((1, *x.shape), x.dtype), batch)
     variables = {"params": state.params, "batch_stats": state.batch_stats}
     embed = jax.jit(
         lambda variables, batch: model.apply(

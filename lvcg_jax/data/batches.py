@@ -20,7 +20,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
-from data_prep.ecg.leads import LEADS
+from lvcg_jax.data import packing
 
 # of records in file order, the usual number of slots holds all but a batch in a hundred or so
 USUAL_DEVIATIONS = 2.5
@@ -70,32 +70,13 @@ class BatchMaker:
         """Numbers below zero are rows that only fill the batch."""
         numbers = np.asarray(numbers).reshape(self.accumulate, self.groups, -1)
         counts = np.where(numbers >= 0, self.shards.counts[np.maximum(numbers, 0)], 0)
-        capacity = self.capacity(counts, usual)
         mine = numbers[:, self.local_groups]  # [a,g_local,r]
-        wanted = mine[mine >= 0]
-        examples = iter(self.shards.read(wanted))
-        shape = mine.shape
-        batch = {
-            "beats": np.zeros((*shape[:2], capacity, len(LEADS), self.beat_samples), np.float16),
-            "length": np.zeros((*shape[:2], capacity), np.int32),
-            "complete": np.zeros((*shape[:2], capacity), bool),
-            "num_beats": counts[:, self.local_groups].astype(np.int32),
-            "lead_mask": np.zeros(shape, np.int32),
-            "scale": np.ones((*shape, len(LEADS)), np.float32),
-            "uid": np.zeros(shape, np.uint32),
-        }
-        for a, g in np.ndindex(*shape[:2]):
-            start = 0
-            for r, number in enumerate(mine[a, g]):
-                if number < 0:
-                    continue
-                example = next(examples)
-                stop = start + len(example["length"])
-                for name in ("beats", "length", "complete"):
-                    batch[name][a, g, start:stop] = example[name]
-                for name in ("lead_mask", "uid", "scale"):
-                    batch[name][a, g, r] = example[name]
-                start = stop
+        *leading, rows = mine.shape
+        batch = packing.empty(tuple(leading), self.capacity(counts, usual), rows, self.beat_samples)
+        examples = iter(self.shards.read(mine[mine >= 0]))
+        for group in np.ndindex(*leading):
+            windows = (None if number < 0 else next(examples) for number in mine[group])
+            packing.fill(batch, windows, group)
         return batch
 
 

@@ -24,12 +24,11 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import mask_leads, parse_leads
 from lvcg_jax.config.build import make_model, make_preprocess, make_subsets
-from lvcg_jax.data.packing import empty_batch, pack, read_ahead
+from lvcg_jax.data.packing import pack, read_ahead, silent_batch
 from lvcg_jax.data.windows import (
     Failure,
     corpus_windows,
     lead_names,
-    shard_windows,
     show_only,
     signal_corpus,
 )
@@ -207,11 +206,6 @@ class LVCG:
             for w, lift, rank in zip(windows, lifts, ranks, strict=True)
         ]
 
-    def embed_shards(self, shards: ShardSet) -> dict[str, np.ndarray]:
-        """Every example of a split: the parts, each [m,.], in shard order."""
-        shards.require_preprocess(self.preprocess)
-        return self.embed_windows(shard_windows(shards))[1]
-
     def embed_windows(
         self, windows: Iterable[dict], slots: int = SLOTS, rows: int = ROWS, tokens: bool = False
     ) -> tuple[list[dict], dict[str, np.ndarray]]:
@@ -249,8 +243,7 @@ class LVCG:
     def embed_batch(
         self, batch: dict[str, np.ndarray], visible: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """A batch in the layout of model.py -> the parts [g,r,.], tokens [g,r,n,d] and their
-        mask."""
+        """A batch (see packing.py) -> the parts [g,r,.], tokens [g,r,n,d] and their mask."""
         visible = batch["lead_mask"] if visible is None else visible
         return jax.device_get(
             embed_packed(self.model, self.max_beats, self.variables, batch, visible)
@@ -306,7 +299,7 @@ def embed_packed(model: Network, max_beats: int, variables, batch, visible):
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _initialise(model: Network, max_beats: int, seed):
-    batch = empty_batch(model.signal.beat_samples)
+    batch = silent_batch(model.signal.beat_samples)
     return model.init(jax.random.key(seed), batch, batch["lead_mask"], None, max_beats)
 
 

@@ -26,6 +26,7 @@ from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.ecg.leads import LEADS
+from lvcg_jax.data.packing import BATCH, shapes
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.export.card import model_card, run_words
 from lvcg_jax.model.network import PARTS
@@ -33,22 +34,21 @@ from lvcg_jax.runs import weights
 from lvcg_jax.runs.trained import WHICH, WHICH_HELP
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+INPUTS = tuple(name for name in BATCH if name != "uid")  # uid is for training's randomness
 FORMAT = 2  # of the JSON file; 2: the function takes `scale` too
 
 
 def embed_function(embedder: LVCG) -> Callable[..., dict[str, jax.Array]]:
-    """The embedding as a function of arrays [b,...] alone. In the layout of model.py every
-    record is its own group, so that its beats need no packing; they are rounded to float16, as
-    in shards."""
+    """The embedding as a function of the arrays INPUTS, [b,...] each.
 
-    def embed(beats, length, complete, num_beats, lead_mask, scale) -> dict[str, jax.Array]:
+    In the batch every record is its own group, so that its beats need no packing; they are rounded
+    to float16, as in shards.
+    """
+
+    def embed(*arrays: jax.Array) -> dict[str, jax.Array]:
         batch = {
-            "beats": beats.astype(jnp.float16),
-            "length": length,
-            "complete": complete,
-            "num_beats": num_beats[:, None],
-            "lead_mask": lead_mask[:, None],
-            "scale": scale[:, None],
+            name: (x if BATCH[name].per == "beat" else x[:, None]).astype(BATCH[name].dtype)
+            for name, x in zip(INPUTS, arrays, strict=True)
         }
         outputs = embedder.model.apply(
             embedder.variables, batch, batch["lead_mask"], embedder.max_beats, method="embed"
@@ -60,15 +60,9 @@ def embed_function(embedder: LVCG) -> Callable[..., dict[str, jax.Array]]:
 
 def input_shapes(embedder: LVCG, b) -> dict[str, jax.ShapeDtypeStruct]:
     """Shape and type of each argument, in order, for b records (a number or a symbol)."""
-    n, p = embedder.max_beats, embedder.preprocess.beat_samples
-    return {
-        "beats": jax.ShapeDtypeStruct((b, n, len(LEADS), p), jnp.float32),
-        "length": jax.ShapeDtypeStruct((b, n), jnp.int32),
-        "complete": jax.ShapeDtypeStruct((b, n), jnp.bool_),
-        "num_beats": jax.ShapeDtypeStruct((b,), jnp.int32),
-        "lead_mask": jax.ShapeDtypeStruct((b,), jnp.int32),
-        "scale": jax.ShapeDtypeStruct((b, len(LEADS)), jnp.float32),
-    }
+    found = shapes((b,), embedder.max_beats, None, embedder.preprocess.beat_samples)
+    beats = {"beats": jax.ShapeDtypeStruct(found["beats"].shape, jnp.float32)}
+    return {name: (found | beats)[name] for name in INPUTS}
 
 
 def export_embedder(embedder: LVCG, platforms: Sequence[str]) -> export.Exported:

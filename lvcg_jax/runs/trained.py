@@ -13,7 +13,7 @@ from data_prep.base.files import is_remote, run_place
 from data_prep.base.words import first_line
 from lvcg_jax.config.build import make_model, make_preprocess
 from lvcg_jax.config.files import load_config
-from lvcg_jax.data.packing import empty_batch
+from lvcg_jax.data.packing import silent_batch
 from lvcg_jax.runs import weights
 
 WHICH = ("lowest", "latest")  # of a run's checkpoints: lowest validation loss, or the newest
@@ -88,7 +88,7 @@ def fresh_state(config: ConfigDict, seed):
     from lvcg_jax.runs.state import create_state, make_optimizer
 
     preprocess = make_preprocess(config)
-    batch = empty_batch(preprocess.beat_samples)
+    batch = silent_batch(preprocess.beat_samples)
     return create_state(
         config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed
     )

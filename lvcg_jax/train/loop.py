@@ -26,6 +26,7 @@ from lvcg_jax.runs.checkpoint import Checkpoints, open_run
 from lvcg_jax.runs.metrics_log import MetricsLog
 from lvcg_jax.runs.state import TrainState, create_state, make_optimizer, take_weights
 from lvcg_jax.runs.trained import load_trained
+from lvcg_jax.runs.weights import weights_hash
 from lvcg_jax.train.compiled import CompiledStep
 from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
 from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
@@ -120,7 +121,7 @@ def start_from(run: str, state: TrainState, shardings) -> TrainState:
     given = load_trained(run)
     state, new = take_weights(state, given.variables)
     say(
-        f"starting with the weights of {given.name}"
+        f"starting with the weights of {given.name}#{weights_hash(given.variables)}"
         + (f"; new are {list_some(new)}" if new else "")
     )
     return jax.device_put(state, shardings)

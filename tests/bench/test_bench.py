@@ -30,7 +30,7 @@ from lvcg_jax.model.flops import (
 )
 from lvcg_jax.runs import weights
 
-TINY = "from packed_batch import tiny_config as get_config\n"
+TINY = "from helpers.packed_batch import tiny_config as get_config\n"
 SPEED = {"records_per_second", "seconds", "seconds_min", "beats", "slots", "padding_share", "gflop", "share_of_peak",
          "compile_seconds", "process_memory_gib", "program_memory_gib"}  # fmt: skip
 

@@ -5,6 +5,8 @@ import re
 import pytest
 from helpers.commands import assert_one_line_error, run
 
+from data_prep.base.errors import InputError
+from lvcg_jax.bench import scaling
 from lvcg_jax.bench.scaling import Chip, Collective, read_collectives, weak_scaling
 
 HLO = """
@@ -64,7 +66,5 @@ def test_the_gradient_is_reduced_once():
 
 def test_mistakes_are_told():
     assert_one_line_error(run("lvcg_jax.bench.scaling", "--devices=0"), "--devices must be above 0")
-    with pytest.raises(SystemExit):
-        from lvcg_jax.bench import scaling
-
+    with pytest.raises(InputError, match="invalid choice: 'everywhere'"):
         scaling.main(["--shard_parameters=everywhere"])

@@ -214,7 +214,7 @@ def test_a_damaged_checkpoint_is_told(trained_run, shards_dir, tmp_path):
     done = run(
         "lvcg_jax.embed", f"--checkpoint={tmp_path / 'run'}", f"--data={shards_dir}", f"--out={out}"
     )
-    assert_one_line_error(done, "the best checkpoint of", "cannot be read")
+    assert_one_line_error(done, "the lowest checkpoint of", "cannot be read")
 
 
 def test_diverged_weights_are_an_error_not_a_table_of_nan(model, record):

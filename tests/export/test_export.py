@@ -19,6 +19,8 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.bench.scaling import abstract_programs
+from lvcg_jax.data import packing
+from lvcg_jax.data.windows import shard_windows
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.export import __main__ as export_door
 from lvcg_jax.model.network import PARTS
@@ -55,21 +57,21 @@ def exported(trained_run, tmp_path_factory):
     return out
 
 
+def _embed_test_split(embedder, shards_dir):
+    return embedder.embed_windows(shard_windows(ShardSet(shards_dir, "test")))[1]
+
+
 def _inputs(shards_dir, records):
     """Arrays of the first test records; what no beat fills holds rubbish, which must not matter."""
-    examples = [ShardSet(shards_dir, "test")[i] for i in range(records)]
-    arrays = {
-        "beats": np.full((records, 20, 12, 128), np.nan, np.float32),
-        "length": np.full((records, 20), -7, np.int32),
-        "complete": np.ones((records, 20), bool),
-        "num_beats": np.array([len(e["length"]) for e in examples], np.int32),
-        "lead_mask": np.array([e["lead_mask"] for e in examples], np.int32),
-        "scale": np.stack([e["scale"] for e in examples]),
+    batch = packing.empty((records,), slots=20, rows=1, beat_samples=128)
+    batch["beats"][:], batch["length"][:], batch["complete"][:] = np.nan, -7, True
+    for i in range(records):
+        packing.fill(batch, [ShardSet(shards_dir, "test")[i]], (i,))
+    batch["beats"] = batch["beats"].astype(np.float32)
+    return {
+        name: batch[name] if packing.BATCH[name].per == "beat" else batch[name][:, 0]
+        for name in INPUTS
     }
-    for row, example in enumerate(examples):
-        for name in ("beats", "length", "complete"):
-            arrays[name][row, : len(example["length"])] = example[name]
-    return arrays
 
 
 def test_a_fresh_process_with_jax_alone_gives_the_same_embeddings(
@@ -85,7 +87,7 @@ def test_a_fresh_process_with_jax_alone_gives_the_same_embeddings(
     )
     results, expected = (
         np.load(tmp_path / "parts.npz"),
-        embedder.embed_shards(ShardSet(shards_dir, "test")),
+        _embed_test_split(embedder, shards_dir),
     )
     for part in PARTS:
         for b in (1, 5):
@@ -152,7 +154,7 @@ def test_the_call_in_the_model_card_works_as_it_stands(
     assert names["embedding"].shape == (2, sum(names["facts"]["parts"].values()))
     names["signal_mv"] = record.signal
     exec(code, names)
-    row = embedder.embed_shards(ShardSet(shards_dir, "test"))
+    row = _embed_test_split(embedder, shards_dir)
     expected = np.concatenate([row[part][0] for part in PARTS])
     np.testing.assert_allclose(names["embedding"][0], expected, atol=1e-5)
 

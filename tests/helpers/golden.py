@@ -1,4 +1,4 @@
-"""Reference vectors of the authors' modules at small widths (tests/data/README.md), as a batch of
+"""Reference vectors of the authors' modules at small widths (tests/golden/README.md), as a batch of
 this project."""
 
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.ecg.segment import cut_beats
+from lvcg_jax.data import packing
 
 DATA = Path(__file__).parents[1] / "golden"
 CHECKPOINT = DATA / "release_small.pt"
@@ -19,22 +20,17 @@ def golden() -> dict[str, np.ndarray]:
 
 
 def golden_batch(reference: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The four records in the layout of model.py, their beats cut from the leads, and the visible
+    """The four records in the layout of packing.py, their beats cut from the leads, and the visible
     lead masks [g,r]."""
     counts = reference["in/mask"].sum(1).astype(np.int32)
-    beats, length = [], []
+    windows = []
     for ecg, rr, n in zip(reference["in/ecg"], reference["in/rr"], counts, strict=True):
-        samples = rr[:n].astype(np.int32)
-        beats.append(cut_beats(ecg, np.cumsum(samples) - samples, samples, 128))
-        length.append(samples)
-    batch = {
-        "beats": np.concatenate(beats)[None],
-        "length": np.concatenate(length)[None],
-        "complete": np.concatenate([(np.arange(n) > 0) & (np.arange(n) < n - 1) for n in counts])[
-            None
-        ],
-        "num_beats": counts[None],
-        "lead_mask": np.full((1, 4), 4095, np.int32),
-        "uid": np.arange(4, dtype=np.uint32)[None],
-    }
+        length = rr[:n].astype(np.int32)
+        beats = cut_beats(ecg, np.cumsum(length) - length, length, 128)
+        complete = (np.arange(n) > 0) & (np.arange(n) < n - 1)
+        record = {"lead_mask": 4095, "scale": np.ones(12), "uid": len(windows)}
+        windows.append({"beats": beats, "length": length, "complete": complete} | record)
+    batch = packing.fill(packing.empty((1,), counts.sum(), len(counts), 128), windows)
+    # not rounded to the float16 of a batch: the authors' numbers come from these
+    batch["beats"] = np.concatenate([window["beats"] for window in windows])[None]
     return batch, (1 << reference["in/visible"]).sum(1).astype(np.int32)[None]

@@ -6,6 +6,7 @@ import numpy as np
 from helpers.commands import get_config
 
 from lvcg_jax.config.fields import flatten
+from lvcg_jax.data import packing
 from lvcg_jax.model.masking import beat_owner
 
 ALL_LEADS = 4095
@@ -54,20 +55,10 @@ def pack(records, groups, capacity, padding=0.0):
     """Records in order, `groups` equal parts of them packed one by one; `padding` fills the unused
     beats."""
     rows = len(records) // groups
-    beat_samples = records[0]["beats"].shape[-1]
-    batch = {
-        "beats": np.full((groups, capacity, 12, beat_samples), padding, np.float16),
-        "length": np.zeros((groups, capacity), np.int32),
-        "complete": np.zeros((groups, capacity), bool),
-        "num_beats": np.array([len(r["length"]) for r in records], np.int32).reshape(groups, rows),
-        "lead_mask": np.array([r["lead_mask"] for r in records], np.int32).reshape(groups, rows),
-        "uid": np.array([r["uid"] for r in records], np.uint32).reshape(groups, rows),
-        "scale": np.array([r["scale"] for r in records]).reshape(groups, rows, 12),
-    }
+    batch = packing.empty((groups,), capacity, rows, records[0]["beats"].shape[-1])
+    batch["beats"][:] = padding
     for g in range(groups):
-        for name in ("beats", "length", "complete"):
-            joined = np.concatenate([r[name] for r in records[g * rows : (g + 1) * rows]])
-            batch[name][g, : len(joined)] = joined
+        packing.fill(batch, records[g * rows : (g + 1) * rows], (g,))
     return batch
 
 

@@ -32,8 +32,9 @@ import socket, sys
 def refuse(*_): raise OSError("no network here")
 socket.socket.connect = socket.getaddrinfo = refuse
 from pathlib import Path
-from lvcg_jax import LVCG, weights
-from data_prep.corpora.arrays import read_any
+from lvcg_jax import LVCG
+from lvcg_jax.runs import weights
+from data_prep.formats.any_file import read_any
 weights.PACKAGED = Path(sys.argv[1])
 record = read_any(sys.argv[2])
 found = LVCG.load("paper").embed(record.signal, record.rate, record.leads)
@@ -337,8 +338,8 @@ def test_mistakes_when_packaging(model, trained_run, tmp_path):
 
 def test_the_installation_carries_the_files():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    patterns = project["tool"]["setuptools"]["package-data"]["lvcg_jax"]
-    folder = weights.PACKAGED.relative_to(ROOT / "lvcg_jax").as_posix()
+    patterns = project["tool"]["setuptools"]["package-data"]["lvcg_jax.runs"]
+    folder = weights.PACKAGED.relative_to(ROOT / "lvcg_jax" / "runs").as_posix()
     for ending in ("safetensors", "json", "md"):
         assert any(fnmatch.fnmatch(f"{folder}/paper.{ending}", pattern) for pattern in patterns), (
             ending

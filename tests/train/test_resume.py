@@ -140,7 +140,8 @@ def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(
 ):
     arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
     both = start_two_processes(*arguments)
-    wait_for_step(tmp_path, random.randint(6, STEPS - 8), both)
+    # after step 12, before whose save the one of step 6 has ended
+    wait_for_step(tmp_path, random.randint(13, STEPS - 8), both)
     os.kill(random.choice(children_of(both)), signal.SIGKILL)
     both.communicate(timeout=60)
     assert both.returncode not in (0, None), (

@@ -21,6 +21,7 @@ from lvcg_jax.data.batches import BatchOrder
 from lvcg_jax.runs.checkpoint import Checkpoints
 from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.runs.state import TrainState, take_weights
+from lvcg_jax.train.__main__ import default_workdir
 from lvcg_jax.train.loop import train_and_evaluate
 
 
@@ -51,7 +52,7 @@ def test_run_directory_says_what_was_done(trained_run, smoke):
     assert [int(p.name) for p in (trained_run / "lowest").iterdir() if p.name.isdigit()] == [
         best["step"]
     ]
-    assert Checkpoints(trained_run).best_loss == pytest.approx(best["loss"])
+    assert Checkpoints(trained_run).lowest_loss == pytest.approx(best["loss"])
 
 
 def test_paper_config_is_the_preprocessing_default():
@@ -192,7 +193,7 @@ def test_truncated_shard_is_named(smoke, shards_dir, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([f"--config={CONFIG}:smoke"], ["--workdir"]),
+        ([], ["--config is needed"]),
         ([f"--config={CONFIG}:nonsense", "--workdir=WORKDIR"], ["nonsense", "paper"]),
         (
             [f"--config={CONFIG}:smoke", "--workdir=WORKDIR", "--config.optim.learning_rat=1"],
@@ -215,6 +216,11 @@ def test_a_missing_or_empty_data_folder_is_told_in_one_line(tmp_path):
     assert_one_line_error(
         run("lvcg_jax.train", *train_arguments(tmp_path / "run", tmp_path / "empty")), "empty"
     )
+
+
+def test_without_a_workdir_the_run_is_named_after_its_config():
+    assert default_workdir(f"{CONFIG}:demo") == "runs/pretrain-demo"
+    assert default_workdir(str(CONFIG)) == "runs/pretrain"
 
 
 def test_help_is_there():
