@@ -24,7 +24,7 @@ from lvcg_jax.embed.lvcg import LVCG, Embedding
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.reconstruct.methods import make_methods
 from lvcg_jax.reconstruct.one_record import Derived, compare, derive, learn, packaged_sizes
-from lvcg_jax.report import map, neighbours, svg_ecg, vcg, vcg_page
+from lvcg_jax.report import embedding_map, neighbours, svg_ecg, vcg, vcg_page
 from lvcg_jax.report.page import (
     NOT_FOR_DIAGNOSIS,
     contents,
@@ -394,17 +394,19 @@ def neighbour_section(study: Study, table: Table, path: Path, command: str) -> s
 
 def _map(study: Study, table: Table, found: neighbours.Neighbours, path: Path, command: str) -> str:
     """PCA of the reference set with the record and its neighbours ringed."""
-    rows = np.union1d(map.choose_rows(table, map.MOST_ROWS - len(found.rows)), found.rows)
-    drawn = map.pca_map(
+    rows = np.union1d(
+        embedding_map.choose_rows(table, embedding_map.MOST_ROWS - len(found.rows)), found.rows
+    )
+    drawn = embedding_map.pca_map(
         table.embedding[rows], "PCA of the reference set", study.embedding.mean[None]
     )
     if drawn is None:
         return ""
-    tasks = [task | {"rows": task["rows"] + ";-"} for task in map.label_rows(table, rows)]
-    names = [*map.map_names(table, rows), f"this record ({study.record.record_id})"]
+    tasks = [task | {"rows": task["rows"] + ";-"} for task in embedding_map.label_rows(table, rows)]
+    names = [*embedding_map.map_names(table, rows), f"this record ({study.record.record_id})"]
     marks = [(int(np.searchsorted(rows, i)), "") for i in found.rows] + [(len(rows), "this record")]
     caption = f"{len(rows):,} records of {path.name}; rings: the {len(found.rows)} nearest, and this record."
-    return map.maps_figure(drawn[:1], names, tasks, caption, command, marks)
+    return embedding_map.maps_figure(drawn[:1], names, tasks, caption, command, marks)
 
 
 def record_page(options: Options) -> str:
@@ -422,8 +424,8 @@ def record_page(options: Options) -> str:
     if reference is not None:
         text = neighbour_section(study, reference, options.reference, options.command)
         parts.append(("neighbours", "Nearest neighbours", text))
-        styles.append(map.STYLE)
-        scripts += [map.SCRIPT] * ('id="map-data"' in text)
+        styles.append(embedding_map.STYLE)
+        scripts += [embedding_map.SCRIPT] * ('id="map-data"' in text)
     info = "; ".join(f"{name}: {value}" for name, value in study.record.info.items())
     length = f"{study.seconds:.1f} s at {study.record.rate:g} Hz"
     source = (

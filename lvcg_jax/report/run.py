@@ -26,7 +26,7 @@ from lvcg_jax.embed.table import load_table
 from lvcg_jax.export import card
 from lvcg_jax.reconstruct.scores import record_values, score_leads
 from lvcg_jax.reconstruct.views import Source, derive_rows, fixed_view
-from lvcg_jax.report import map, svg_ecg
+from lvcg_jax.report import embedding_map, svg_ecg
 from lvcg_jax.report.page import (
     NOT_FOR_DIAGNOSIS,
     contents,
@@ -85,7 +85,7 @@ class Options:
     inputs: dict[str, Path | None]  # by the names of USUAL_NAMES
     data: Path | None = None
     records: int = 3
-    map_rows: int = map.MOST_ROWS
+    map_rows: int = embedding_map.MOST_ROWS
     tsne: bool = True
     command: str = ""
 
@@ -148,8 +148,8 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
         lambda: map_section(embeddings, options, say),
         options.inputs.get("embeddings") is not None,
     ):
-        styles.append(map.STYLE)
-        scripts.append(map.SCRIPT)
+        styles.append(embedding_map.STYLE)
+        scripts.append(embedding_map.SCRIPT)
     add("directions", "Lead directions", lambda: directions_section(config, options), False)
     add("configuration", "Configuration", lambda: config_section(config, run), False)
     add("card", "Model card", lambda: card_section(config, run), False)
@@ -228,7 +228,7 @@ def training_section(rows: list[dict], config, run: Path) -> str:
         "Thin: each logged step; thick: running median; marks: validation. Loss terms are means over records, each a"
         f" {config.loss.reduction} over its elements in normalised units; R2 under {LEAST_R2:g} is not drawn."
     )
-    return figure(grid(charts), caption, f"python -m lvcg_jax.train --config=CONFIG {flags}")
+    return figure(grid(charts), caption, f"lvcg train --config=CONFIG {flags}")
 
 
 def curve_chart(
@@ -312,10 +312,10 @@ def spread_entries(shards: ShardSet, count: int) -> list[Entry]:
 def map_section(path: Path, options: Options, say: Callable[[str], None]) -> str:
     """PCA and t-SNE of an embeddings file."""
     embeddings = load_table(path)
-    rows = map.choose_rows(embeddings, options.map_rows)
+    rows = embedding_map.choose_rows(embeddings, options.map_rows)
     if options.tsne and len(rows) > LONG_TSNE:
         say(f"t-SNE of {len(rows):,} rows may take a minute or two; --tsne=no leaves it out")
-    maps = map.make_maps(embeddings.embedding[rows], options.tsne)
+    maps = embedding_map.make_maps(embeddings.embedding[rows], options.tsne)
     if not maps:
         raise InputError(f"{path}: {len(rows)} rows are too few or too alike for a map")
     count, whole = len(rows), len(embeddings.record_id)
@@ -327,8 +327,11 @@ def map_section(path: Path, options: Options, say: Callable[[str], None]) -> str
     if len(maps) > 1:
         caption += " In t-SNE only neighbourhoods mean something, not distances or sizes of groups."
     command = f"lvcg embed --checkpoint={shown(options.run)} --data=SHARDS --out={path.name}"
-    names, tasks = map.map_names(embeddings, rows), map.label_rows(embeddings, rows)
-    return map.maps_figure(maps, names, tasks, caption, command)
+    names, tasks = (
+        embedding_map.map_names(embeddings, rows),
+        embedding_map.label_rows(embeddings, rows),
+    )
+    return embedding_map.maps_figure(maps, names, tasks, caption, command)
 
 
 def directions_section(config, options: Options) -> str:
