@@ -19,7 +19,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet, read_metadata, uid_of
-from data_prep.ecg.drawing import draw_ecg
+from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import describe_view, lead_matrix
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess, Window
@@ -311,10 +311,8 @@ def derive_record(args: argparse.Namespace) -> int:
         f"record {record.record_id}: from {', '.join(visible)}",
         f"size of derived leads: {size}",
     )
-    more = {"overlays": overlays, "hidden": hidden, "caption": caption}
-    print(
-        f"figure: {draw_ecg(out / f'{safe}-derived.png', result.truth, result.rate, title, **more)}"
-    )
+    tracing = Tracing(result.truth, result.rate, overlays, hidden)
+    print(f"figure: {write_ecg(out / f'{safe}-derived.svg', tracing, title, caption)}")
     if args.write_wfdb:
         write_wfdb(
             out / f"{safe}_derived",

@@ -11,31 +11,10 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from data_prep.ecg.drawing import (
-    BLUE,
-    BOLD_GRID,
-    GREEN,
-    ORANGE,
-    PAPER,
-    PURPLE,
-    SKY,
-    THIN_GRID,
-    VERMILION,
-)
+from data_prep.ecg import svg
 
 NOT_FOR_DIAGNOSIS = "Research figures, not for diagnosis."
-SERIES = 7  # colours of the palette; -1 is grey
-_LIGHT = f"""--paper: #ffffff; --ink: #1f2428; --soft: #5d666e; --rule: #dde2e6; --wash: #f5f7f8; --grey: #6f777d;
-  --s0: {BLUE}; --s1: {VERMILION}; --s2: {GREEN}; --s3: {ORANGE}; --s4: {PURPLE}; --s5: {SKY}; --s6: #222222;
-  --p: {GREEN}; --qrs: {BLUE}; --t: {VERMILION}; --ecg-paper: {PAPER}; --ecg-thin: {THIN_GRID};
-  --ecg-bold: {BOLD_GRID}; --ecg-ink: #16191c; --ecg-hidden: #8d8d8d; --derived: {BLUE}; --computed: #00765a;"""
-_DARK = """--paper: #14171a; --ink: #e9edf0; --soft: #a5aeb5; --rule: #343b41; --wash: #1b2024; --grey: #98a1a8;
-  --s0: #56b4e9; --s1: #f0803c; --s2: #2fc296; --s3: #e6b030; --s4: #d894b8; --s5: #3c8fd0; --s6: #f0e442;
-  --p: #2fc296; --qrs: #56b4e9; --t: #f0803c; --ecg-paper: #1c1617; --ecg-thin: #33211f; --ecg-bold: #5c3733;
-  --ecg-ink: #f3efee; --ecg-hidden: #8f8684; --derived: #56b4e9; --computed: #2fc296;"""
-STYLE = f"""
-:root {{ color-scheme: light dark; {_LIGHT} }}
-@media screen and (prefers-color-scheme: dark) {{ :root:not([data-print]) {{ {_DARK} }} }}
+STYLE = f"""{svg.STYLE}
 * {{ box-sizing: border-box; }}
 html {{ -webkit-text-size-adjust: 100%; }}
 body {{ margin: 0 auto; max-width: 76rem; padding: 1.5rem 1.25rem 3rem; background: var(--paper); color: var(--ink);
@@ -72,9 +51,9 @@ button, select {{ font: inherit; color: inherit; background: var(--paper); borde
 .keys {{ display: flex; flex-wrap: wrap; gap: 0 1.1rem; max-width: none; }}
 footer {{ margin-top: 3rem; padding-top: .7rem; border-top: 1px solid var(--rule); color: var(--soft);
   font-size: .875rem; }}
-svg text {{ font-family: system-ui, "Segoe UI", Roboto, sans-serif; fill: var(--ink); }}
-svg .quiet {{ fill: var(--soft); }} svg .halo {{ paint-order: stroke; stroke: var(--paper);
-  stroke-width: 4; }} svg .axis {{ stroke: var(--grey); }} svg .rule {{ stroke: var(--rule); }}
+svg.ecg.narrow {{ display: none; }}
+@media screen and (max-width: 40rem) {{ svg.ecg.wide {{ display: none; }} svg.ecg.narrow {{ display: block; }} }}
+@media print {{ svg.ecg.wide {{ width: 265mm; max-width: 100%; }} }}
 @media (max-width: 40rem) {{ body {{ padding: 1rem 1rem 2rem; }} h1 {{ font-size: 1.5rem; }}
   dl.facts {{ grid-template-columns: 1fr 1fr; }} }}
 @page {{ size: A4 landscape; margin: 9mm 11mm; }}
@@ -143,7 +122,7 @@ def figure(drawing: str, caption: str, command: str, kind: str = "") -> str:
 def keys(colours: Iterable[tuple[str, str]]) -> str:
     """What the colours of a drawing mean: (name of a colour of the page, words)."""
     cells = (
-        f'<span><span class="key" style="background: var(--{name})"></span>{escape(words)}</span>'
+        f'<span><span class="key" style="background: {name}"></span>{escape(words)}</span>'
         for name, words in colours
     )
     return f'<p class="soft keys">{" ".join(cells)}</p>\n'
@@ -153,7 +132,7 @@ def grid(drawings: Iterable[str]) -> str:
     """Small drawings side by side, as many as fit."""
     return (
         '<div class="grid">\n'
-        + "\n".join(f"<div>{drawing}</div>" for drawing in drawings)
+        + "\n".join(f"<div>{drawing.__html__()}</div>" for drawing in drawings)
         + "\n</div>"
     )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
-from data_prep.ecg import morphology, quality, signal
+from data_prep.ecg import ecg_paper, morphology, quality, signal
 from data_prep.ecg.delineate import delineate
 from data_prep.ecg.geometry import describe_view, lead_matrix
 from data_prep.ecg.leads import LEADS, canonical, parse_leads
@@ -24,7 +24,7 @@ from lvcg_jax.embed.lvcg import LVCG, Embedding
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.reconstruct.methods import make_methods
 from lvcg_jax.reconstruct.one_record import Derived, compare, derive, learn, packaged_sizes
-from lvcg_jax.report import embedding_map, neighbours, svg_ecg, vcg, vcg_page
+from lvcg_jax.report import embedding_map, neighbours, vcg, vcg_page
 from lvcg_jax.report.page import (
     NOT_FOR_DIAGNOSIS,
     contents,
@@ -38,7 +38,6 @@ from lvcg_jax.report.page import (
 )
 from lvcg_jax.report.page import section as page_section
 from lvcg_jax.report.page import table as html_table
-from lvcg_jax.report.svg_vcg import draw_planes
 
 SECONDS = 10.0
 GEOMETRY = "dower"  # of the loops, as in lvcg_jax.report.vcg
@@ -152,7 +151,7 @@ def _sizes(options: Options, model: LVCG, methods: list) -> tuple[np.ndarray | N
         )
 
 
-def tracing_of(study: Study) -> svg_ecg.Tracing:
+def tracing_of(study: Study) -> ecg_paper.Tracing:
     """Recorded leads, derived ones, beats and waves, at one rate for drawing."""
     view, rate = study.whole, study.whole.rate
     recorded = np.where(view.visible[:, None], signal.resample(view.mv, rate, DRAWN_RATE), np.nan)
@@ -175,8 +174,9 @@ def tracing_of(study: Study) -> svg_ecg.Tracing:
     scale = DRAWN_RATE / rate
     bands = [(kind, first * scale, last * scale) for kind, first, last in waves]
     exact = None if study.derived is None else study.derived.computed
-    return svg_ecg.Tracing(
-        recorded, DRAWN_RATE, over, hidden, exact, [peak * scale for peak in peaks], bands
+    derived = {} if over is None else {"derived by the model": over}
+    return ecg_paper.Tracing(
+        recorded, DRAWN_RATE, derived, hidden, exact, [peak * scale for peak in peaks], bands
     )
 
 
@@ -236,17 +236,14 @@ def leads_section(study: Study, command: str) -> str:
     names = np.array(LEADS)
     seen = ", ".join(names[study.view.visible])
     parts = [f"Recorded leads {vcg.BAND[0]:g}-{min(vcg.BAND[1], study.record.rate / 2):g} Hz."]
-    colours = ["ecg-ink", *(["ecg-hidden"] if tracing.hidden.any() else ())]
     if study.derived is not None:
         p = study.model.preprocess
         band = f"{p.band_low:g}-{p.band_high:g} Hz"
         if study.derived.computed.any():
-            colours.append("computed")
             parts.append(
                 f"Computed by Einthoven's law: {', '.join(names[study.derived.computed])} ({band})."
             )
         if study.derived.derived.any():
-            colours.append("derived")
             by = (
                 f"{', '.join(names[study.derived.derived])} from {seen} by {study.model.checkpoint}"
             )
@@ -254,10 +251,11 @@ def leads_section(study: Study, command: str) -> str:
     parts.append(
         "Rhythm strip: T is marked as long before its peak as after it; triangles: R peaks; numbers: R-R in ms."
     )
-    marked = [("p", "P"), ("qrs", "QRS"), ("t", "T")]
+    marked = [("var(--p)", "P"), ("var(--qrs)", "QRS"), ("var(--t)", "T")]
     words = f"Twelve leads of record {study.record.record_id} on ECG paper"
     text = figure(
-        svg_ecg.draw(tracing, words) + keys([*((c, svg_ecg.KEYS[c]) for c in colours), *marked]),
+        "".join(drawing.__html__() for drawing in ecg_paper.draw(tracing, words))
+        + keys([*ecg_paper.keys(tracing), *marked]),
         " ".join(parts),
         command,
         "ecg",
@@ -289,9 +287,10 @@ def loop_section(study: Study, loop: dict, command: str) -> str:
     )
     caption = (
         f"The same loop in three planes, in mV, in the same colours; {vcg_page.source_words(loop)}."
+        " Dashed: the largest vector."
     )
     return (
-        "".join(map(note, loop["notes"])) + text + figure(grid(draw_planes(loop)), caption, command)
+        "".join(map(note, loop["notes"])) + text + figure(grid(vcg.planes(loop)), caption, command)
     )
 
 
@@ -419,7 +418,7 @@ def record_page(options: Options) -> str:
         ("loops", "Heart vector", loop_section(study, loop, options.command)),
         ("quality", "Signal quality", quality_section(study)),
     ]
-    styles = [svg_ecg.STYLE, vcg_page.STYLE, STYLE]
+    styles = [vcg_page.STYLE, STYLE]
     scripts = [vcg_page.SCRIPT]
     if reference is not None:
         text = neighbour_section(study, reference, options.reference, options.command)

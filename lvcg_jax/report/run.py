@@ -16,6 +16,7 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local
 from data_prep.dataset.shards import ShardSet, read_metadata
+from data_prep.ecg import ecg_paper, loops
 from data_prep.ecg.geometry import lead_matrix, subset_facts
 from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.config.build import make_preprocess, make_subsets
@@ -24,9 +25,10 @@ from lvcg_jax.config.files import PAPER_CONFIG, differences, load_config, read_c
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.embed.table import load_table
 from lvcg_jax.export import card
+from lvcg_jax.probe.figures import CURVES, LEAST_R2, training_charts
 from lvcg_jax.reconstruct.scores import record_values, score_leads
 from lvcg_jax.reconstruct.views import Source, derive_rows, fixed_view
-from lvcg_jax.report import embedding_map, svg_ecg
+from lvcg_jax.report import embedding_map
 from lvcg_jax.report.page import (
     NOT_FOR_DIAGNOSIS,
     contents,
@@ -42,31 +44,12 @@ from lvcg_jax.report.page import (
 from lvcg_jax.report.page import section as page_section
 from lvcg_jax.report.page import table as html_table
 from lvcg_jax.report.scores import READERS
-from lvcg_jax.report.svg_chart import Series, line_chart
-from lvcg_jax.report.svg_vcg import draw_directions
 from lvcg_jax.runs.metrics_log import curves_of, read_metrics
 from lvcg_jax.studies.results import shown
 
+DERIVED = "derived by the model"
 VISIBLE = ("II", "V2", "V5")  # leads that the overlays start from
-LEAST_R2 = -1.0  # the first steps are far below, and would hide the rest
 LONG_TSNE = 3_000  # rows from which it takes long enough to say so
-LOG_FROM = 8.0  # a curve that spans so many times its smallest value has a logarithmic axis
-# name in metrics.jsonl -> title and what is on the y axis; others follow under their own names
-CURVES = {
-    "loss": ("total loss", "loss"),
-    "ecg": ("term: hidden leads", "loss"),
-    "vcg": ("term: heart vector", "loss"),
-    "temp": ("term: dynamics", "loss"),
-    "rhythm": ("term: rhythm", "loss"),
-    "ecg_r2": ("R2 of hidden leads", "R2 (no unit)"),
-    "vcg_r2": ("R2 of the heart vector", "R2 (no unit)"),
-    "learning_rate": ("learning rate", "learning rate (no unit)"),
-    "records_per_second": ("throughput", "records / s"),
-    "memory_gib": ("memory", "GiB, the most so far"),
-    "gradient_norm": ("norm of the gradient", "norm, before clipping"),
-    "ecg_worst5": ("hidden leads: share of the worst 5%", "share of the term"),
-    "vcg_worst5": ("heart vector: share of the worst 5%", "share of the term"),
-}
 # what lies in a run directory or in a folder of it, and is found without a flag
 USUAL_NAMES = {
     "embeddings": ("embeddings.npz", "embeddings.parquet", "trained-*.npz"),
@@ -140,7 +123,7 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
             options.data is not None,
         )
     ):
-        styles.append(svg_ecg.STYLE)
+        pass
     embeddings = options.inputs.get("embeddings") or find_input(run, "embeddings")
     if embeddings and add(
         "maps",
@@ -211,16 +194,7 @@ def training_section(rows: list[dict], config, run: Path) -> str:
     names = [name for name in CURVES if name in curves] + [
         name for name in curves if name not in CURVES
     ]
-    charts = []
-    for name in names:
-        title, y_label = CURVES.get(name, (name, name))
-        if y_label == "loss":
-            y_label = f"{config.loss.reduction} over elements"
-        drawn = curve_chart(
-            curves[name], title, y_label, LEAST_R2 if name.endswith("r2") else -np.inf
-        )
-        if drawn:
-            charts.append(drawn)
+    charts = training_charts(curves, names, f"{config.loss.reduction} over elements")
     if not charts:
         return ""
     flags = f"--workdir={shown(run)}"
@@ -229,32 +203,6 @@ def training_section(rows: list[dict], config, run: Path) -> str:
         f" {config.loss.reduction} over its elements in normalised units; R2 under {LEAST_R2:g} is not drawn."
     )
     return figure(grid(charts), caption, f"lvcg train --config=CONFIG {flags}")
-
-
-def curve_chart(
-    curve: dict[str, list[tuple[float, float]]], title: str, y_label: str, least: float
-) -> str:
-    """One number over the steps, from `least` on, or nothing if there is no such value."""
-    series, every = [], []
-    for split, colour in (("train", 0), ("validation", 1)):
-        points = np.array(sorted(curve.get(split, [])), np.float64).reshape(-1, 2)
-        points = points[np.isfinite(points).all(1) & (points[:, 1] >= least)]
-        if not len(points):
-            continue
-        every.append(points[:, 1])
-        x, y = points.T
-        if split == "train" and len(points) > 20:
-            half = max(2, len(points) // 40)
-            smooth = [float(np.median(y[max(0, i - half) : i + half + 1])) for i in range(len(y))]
-            series += [Series(x, y, "", colour, faint=True), Series(x, smooth, "training", colour)]
-        else:
-            name = "training" if split == "train" else "validation"
-            series.append(Series(x, y, name, colour, marks=split != "train"))
-    if not series:
-        return ""
-    values = np.concatenate(every)
-    log_y = bool(values.min() > 0 and values.max() / values.min() > LOG_FROM)
-    return line_chart(series, title, "step", f"{y_label}{', log' if log_y else ''}", log_y=log_y)
 
 
 def overlay_section(options: Options, config) -> str:
@@ -277,8 +225,8 @@ def overlay_section(options: Options, config) -> str:
         hidden = mask_leads(row.hidden)
         present = mask_leads(row.entry.lead_mask)
         mv = np.where(present[:, None], truth, np.nan)
-        over = np.where(hidden[:, None], derived["lvcg"], np.nan)
-        tracing = svg_ecg.Tracing(mv, model.preprocess.rate, over, hidden)
+        over = {DERIVED: np.where(hidden[:, None], derived["lvcg"], np.nan)}
+        tracing = ecg_paper.Tracing(mv, model.preprocess.rate, over, hidden)
         name, seen = row.entry.record_id, ", ".join(np.array(LEADS)[mask_leads(row.visible)])
         scores = score_leads(truth, derived["lvcg"], hidden)
         r2 = record_values({part: values[None] for part, values in scores.items()})["r2_mv"][0]
@@ -287,11 +235,11 @@ def overlay_section(options: Options, config) -> str:
             f" {model.preprocess.band_low:g}-{model.preprocess.band_high:g} Hz at"
             f" {model.preprocess.rate:g} Hz; each derived lead at the true lead's scale."
         )
-        paper = svg_ecg.draw(tracing, f"Twelve leads of record {name}, derived ones over them")
+        words = f"Twelve leads of record {name}, derived ones over them"
+        paper = "".join(drawing.__html__() for drawing in ecg_paper.draw(tracing, words))
         drawn.append(
             figure(
-                paper
-                + keys((name, svg_ecg.KEYS[name]) for name in ("ecg-ink", "ecg-hidden", "derived")),
+                paper + keys(ecg_paper.keys(tracing)),
                 caption,
                 options.command,
                 "ecg",
@@ -345,7 +293,7 @@ def directions_section(config, options: Options) -> str:
         f" Training draws {config.geometry.num_visible} visible leads from {len(masks)} subsets; their lift amplifies"
         f" by {gains.min():.1f} to {gains.max():.1f} (median {np.median(gains):.1f}, eps {config.geometry.eps:g})."
     )
-    return figure(grid(draw_directions(matrix)), caption, options.command)
+    return figure(grid(loops.directions(matrix)), caption, options.command)
 
 
 def config_section(config, run: Path) -> str:

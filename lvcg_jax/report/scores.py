@@ -11,13 +11,13 @@ from html import escape
 from pathlib import Path
 
 from data_prep.base.errors import InputError
+from lvcg_jax.probe.figures import probe_plots
 from lvcg_jax.report.page import figure, folded, grid, table
-from lvcg_jax.report.svg_chart import Dot, Series, dot_plot, line_chart
 from lvcg_jax.studies.results import shown
+from lvcg_jax.studies.robustness_report import fewer_charts, moved_charts
+from lvcg_jax.text.charts import Dot, dot_plot
 from lvcg_jax.text.documents import read_json, read_probe
-from lvcg_jax.text.tables import auroc_row, cells_of, fractions_of, gain_row, percent, with_interval
-
-CHANCE = 50.0  # AUROC x 100 of a guess
+from lvcg_jax.text.tables import auroc_row, fractions_of, gain_row, percent, with_interval
 
 
 def probe_section(path: Path) -> str:
@@ -29,15 +29,6 @@ def probe_section(path: Path) -> str:
         document.get("command")
         or f"lvcg probe --embeddings=FILE --control=NAME=FILE --out={path.name}"
     )
-    plots = []
-    for result in results:
-        groups = []
-        for fraction in fractions:
-            dots = [_probe_dot(result, model, fraction) for model in result["models"]]
-            groups.append((f"{percent(fraction)} of the labels", [dot for dot in dots if dot]))
-        groups = [group for group in groups if group[1]]
-        if groups:
-            plots.append(dot_plot(groups, result["task"], "test macro AUROC (x 100)", guide=CHANCE))
     seeds, protocol = results[0].get("seeds", 0), results[0].get("protocol", "")
     caption = (
         f"Linear probe of frozen features, protocol {protocol}: mean of {seeds} label subsets (small strokes), bars:"
@@ -54,7 +45,7 @@ def probe_section(path: Path) -> str:
         for r in results
         for model in r["models"][1:]
     ]
-    text = figure(grid(plots), caption, command)
+    text = figure(grid(probe_plots(results)), caption, command)
     text += "<h3>Test macro AUROC x 100 [95%]</h3>\n" + table(["task", "features", *head], scores)
     if gains:
         text += "<h3>Gain over each control (paired bootstrap)</h3>\n" + table(
@@ -66,18 +57,6 @@ def probe_section(path: Path) -> str:
         if notes
         else ""
     )
-
-
-def _probe_dot(result: dict, model: str, fraction: float) -> Dot | None:
-    cell = cells_of(result, model).get(fraction)
-    if cell is None or cell.get("macro_auroc") is None or not math.isfinite(cell["macro_auroc"]):
-        return None
-    value, low, high = (
-        None if cell.get(k) is None else 100 * cell[k] for k in ("macro_auroc", "low", "high")
-    )
-    ticks = [100 * v for v in cell.get("per_seed", ())]
-    spread = ticks if ticks and max(ticks) > min(ticks) else []
-    return Dot(model, value, low, high, 0 if model == result["models"][0] else -1, spread)
 
 
 def reconstruction_section(folder: Path) -> str:
@@ -147,13 +126,13 @@ def robustness_section(folder: Path) -> str:
     command = f"lvcg robustness --checkpoint=RUN --data=SHARDS --out={shown(folder)}"
     fewer, moved = document["fewer_leads"], document["moved_electrodes"]
     text = "<h3>Fewer leads</h3>\n" + figure(
-        grid(_sparsity_charts(fewer)),
+        grid(fewer_charts(fewer)),
         f"Nested sets: the first leads of {', '.join(fewer['order'])}; open marks: devices. Bars: 95% bootstrap over"
         f" patients. Retrained: probe trained with the same leads, on {fewer['train_records']} training records.",
         command,
     )
     text += "<h3>Moved electrodes</h3>\n" + figure(
-        grid(_moved_charts(moved)),
+        grid(moved_charts(moved)),
         f"Change against electrodes in place, mean of {moved['seeds']} draws; bars: 95% bootstrap over patients. Leads"
         f" derived from {', '.join(moved['derived_from'])} of {moved['derived_records']} records.",
         command,
@@ -161,115 +140,6 @@ def robustness_section(folder: Path) -> str:
     return text + "".join(
         f'<p class="soft">{escape(line)}</p>\n' for line in document.get("notes", ())
     )
-
-
-def _sparsity_charts(result: dict) -> list[str]:
-    sets, charts = result["sets"], []
-    for frozen, retrained in zip(result["frozen"], result["retrained"], strict=True):
-        curves = []
-        for colour, (probe, label) in enumerate(
-            ((frozen, "probe of 12 leads"), (retrained, "retrained"))
-        ):
-            found = {
-                c["model"]: [100 * c[k] for k in ("macro_auroc", "low", "high")]
-                for c in probe["cells"]
-            }
-            curves += _sparsity_curves(sets, found, label, colour)
-        charts.append(_leads_chart(curves, frozen["task"], "test macro AUROC (x 100)"))
-    curves = []
-    for colour, (method, label) in enumerate(
-        (("lvcg", "LVCG"), ("regression", "linear regression"))
-    ):
-        keys = ("mean", "low", "high")
-        found = {
-            n: [s["r2"][method][k] for k in keys]
-            for n, s in sets.items()
-            if method in s.get("r2", {})
-        }
-        found = {name: values for name, values in found.items() if None not in values}
-        curves += _sparsity_curves(sets, found, label, colour)
-    return (
-        [*charts, _leads_chart(curves, "hidden leads", "R2 of hidden leads")] if curves else charts
-    )
-
-
-def _leads_chart(curves: list[Series], title: str, y_label: str) -> str:
-    ticks = [(float(k), str(k)) for k in (1, 2, 3, 4, 6, 8, 10, 12)]
-    return line_chart(curves, title, "number of visible leads", y_label, x_ticks=ticks)
-
-
-def _sparsity_curves(sets: dict, found: dict, label: str, colour: int) -> list[Series]:
-    """The nested sets as a curve, devices as open marks with their names."""
-    nested = [name for name in reversed(sets) if name in found and name.split()[0].isdigit()]
-    devices = [name for name in sets if name in found and not name.split()[0].isdigit()]
-
-    def columns(names: list[str]) -> tuple:
-        rows = [found[name] for name in names]
-        return [len(sets[name]["leads"]) for name in names], *(
-            list(column) for column in zip(*rows, strict=True)
-        )
-
-    curves = []
-    if nested:
-        x, y, low, high = columns(nested)
-        curves.append(Series(x, y, label, colour, marks=True, low=low, high=high))
-    if devices:
-        x, y, _, _ = columns(devices)
-        curves.append(
-            Series(x, y, "", colour, line=False, marks=True, words=devices if colour == 0 else ())
-        )
-    return curves
-
-
-def _moved_charts(result: dict) -> list[str]:
-    fraction, charts = max(result["fractions"]), []
-    for kind, x_label in (
-        ("noise", "noise on each lead direction (no unit)"),
-        ("rotation", "rotation (degrees)"),
-    ):
-        names = [name for name in result["perturbations"] if name.startswith(kind)]
-        ticks = [(float(i), name.split()[1]) for i, name in enumerate(names)]
-        curves = []
-        for number, probe in enumerate(result["probe"]):
-            gaps = {d["control"]: d for d in probe["differences"] if d["fraction"] == fraction}
-            rows = [
-                [-100 * gaps[n][k] for k in ("difference", "high", "low")] if n in gaps else None
-                for n in names
-            ]
-            curves += _moved_curve(rows, probe["task"], number, len(result["probe"]))
-        if curves:
-            title = f"{kind}, {percent(fraction)} of the labels"
-            charts.append(
-                line_chart(
-                    curves, title, x_label, "change of AUROC (x 100)", x_ticks=ticks, zero=True
-                )
-            )
-        curves = []
-        for number, (way, label) in enumerate(
-            (("lift_and_project", "lift and project"), ("lift_only", "lift only"))
-        ):
-            found = [result["perturbations"][n]["derived"][way]["r2"] for n in names]
-            rows = [[f[k] for k in ("mean", "low", "high")] for f in found]
-            curves += _moved_curve([None if None in row else row for row in rows], label, number, 2)
-        if curves:
-            y_label = "change of R2, derived leads"
-            charts.append(
-                line_chart(
-                    curves, f"{kind}, derived leads", x_label, y_label, x_ticks=ticks, zero=True
-                )
-            )
-    return charts
-
-
-def _moved_curve(rows: list[list[float] | None], label: str, number: int, of: int) -> list[Series]:
-    """Values with intervals at 0, 1, 2, ..., each curve a little aside so that bars do not cover
-    each other."""
-    shift = 0.07 * (number - (of - 1) / 2)
-    there = [(i + shift, *row) for i, row in enumerate(rows) if row]
-    if not there:
-        return []
-    x, y, low, high = (list(column) for column in zip(*there, strict=True))
-    return [Series(x, y, label, number, marks=True, low=low, high=high)]
 
 
 def geometry_section(path: Path) -> str:

@@ -5,7 +5,7 @@ axes and angles.
     lvcg vcg --record=watch.csv --rate=250 --unit=mV --leads=I,II,V2 --out=look
 
 Takes any leads of any file that the project reads, lifts them to the heart vector with fixed lead
-directions, and writes NAME-vcg.png, NAME-vcg.html (one file, no network) and NAME-vcg.json; the
+directions, and writes NAME-vcg.svg, NAME-vcg.html (one file, no network) and NAME-vcg.json; the
 numbers are printed too. The default geometry is 'dower', in mV: against measured Frank leads it is
 better than 'paper' (lvcg geometry_report).
 
@@ -25,6 +25,7 @@ from scipy.ndimage import uniform_filter1d
 
 from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
+from data_prep.ecg import svg
 from data_prep.ecg.geometry import (
     describe_view,
     frank_axes,
@@ -34,7 +35,9 @@ from data_prep.ecg.geometry import (
     subset_facts,
 )
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
+from data_prep.ecg.loops import WAVES, wave_planes
 from data_prep.ecg.preprocess import Preprocess
+from data_prep.ecg.svg import Drawing
 from data_prep.formats.any_file import read_any
 
 RATE, BAND = 500.0, (0.5, 100.0)  # finer than in training: a QRS has ten samples at 100 Hz
@@ -338,9 +341,46 @@ def summary(view: View, loop: Loop, matrix: np.ndarray, geometry: str, eps: floa
     }
 
 
+def planes(facts: dict) -> list[Drawing]:
+    """The loop of a summary in three planes."""
+    return wave_planes(np.array(facts["vcg_mv"]), np.array(facts["ms"]), facts["windows_ms"])
+
+
+def draw_loops(path: Path, facts: dict, lines: list[tuple[str, str]]) -> Path:
+    """The picture of a summary: the planes, P and T enlarged under them, and the numbers (name,
+    value) beside them."""
+    vcg, ms, windows = np.array(facts["vcg_mv"]), np.array(facts["ms"]), facts["windows_ms"]
+    small = {name: windows[name] for name in ("p", "t")}
+    enlarged = wave_planes(vcg, ms, small, ", P and ST-T enlarged")
+    half = len(lines) // 2
+    upper, lower = _number_column(lines[:half]), _number_column(lines[half:])
+    beats = f"median of {facts['beats']} beats" if facts["beats"] > 1 else "one beat"
+    source = f"{beats}, from {', '.join(facts['leads'])}, {facts['geometry']} geometry."
+    caption = [f"{source[0].upper()}{source[1:]}", *facts["notes"]]
+    caption.append("Time from R. Arrow heads: direction of time. Dashed: the largest vector.")
+    spans = [(name, f"{WAVES[name]} {a:.0f} to {b:.0f} ms") for name, (a, b) in windows.items()]
+    return svg.write_picture(
+        path,
+        f"Vectorcardiogram of {facts['record']}",
+        [*planes(facts), upper, *enlarged, lower],
+        " ".join(caption),
+        columns=4,
+        keys=[(f"var(--{name})", words) for name, words in spans],
+    )
+
+
+def _number_column(lines: list[tuple[str, str]]) -> Drawing:
+    """Names with their values under them."""
+    parts = []
+    for i, (name, value) in enumerate(lines):
+        parts.append(svg.text(name, 0, 40 + 46 * i, 12, "quiet"))
+        parts.append(svg.text(value, 0, 58 + 46 * i, 14))
+    words = ", ".join(f"{name} {value}" for name, value in lines)
+    return Drawing(230, 40 + 46 * len(lines), "".join(parts), words)
+
+
 def write_files(facts: dict, out: str | Path) -> list[Path]:
     """The picture, the page and the JSON of a record's summary."""
-    from lvcg_jax.report.vcg_figure import draw_loops
     from lvcg_jax.report.vcg_page import page
 
     out = Path(out)
@@ -348,7 +388,7 @@ def write_files(facts: dict, out: str | Path) -> list[Path]:
     lines = number_lines(facts["numbers"])
     try:
         out.mkdir(parents=True, exist_ok=True)
-        picture = draw_loops(out / f"{stem}-vcg.png", facts, lines)
+        picture = draw_loops(out / f"{stem}-vcg.svg", facts, lines)
         (out / f"{stem}-vcg.html").write_text(page(facts, lines), encoding="utf-8")
         (out / f"{stem}-vcg.json").write_text(
             json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8"

@@ -3,8 +3,8 @@ no network."""
 
 from html import escape
 
+from data_prep.ecg.loops import WAVES
 from lvcg_jax.report.page import NOT_FOR_DIAGNOSIS, data_block, document, keys, note, table
-from lvcg_jax.report.vcg_figure import NAMES
 
 STYLE = """
 .loop { display: flex; flex-wrap: wrap; gap: 1.5rem; margin-top: .75rem; }
@@ -156,13 +156,14 @@ def loop_view(facts: dict) -> str:
     ms = facts["ms"]
     held = {key: facts[key] for key in ("ms", "vcg_mv", "windows_ms")}
     held |= {
-        "names": NAMES,
+        "names": WAVES,
         "step": ms[1] - ms[0],
         "start": min(range(len(ms)), key=lambda i: abs(ms[i])),
     }
     spans = facts["windows_ms"].items()
     colours = keys(
-        (name, f"{NAMES[name]} {first:.0f} to {last:.0f} ms") for name, (first, last) in spans
+        (f"var(--{name})", f"{WAVES[name]} {first:.0f} to {last:.0f} ms")
+        for name, (first, last) in spans
     )
     buttons = "".join(
         f'<button type="button" data-view="{name}">{name.capitalize()}</button>\n'

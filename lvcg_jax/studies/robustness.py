@@ -9,7 +9,7 @@ labels; leads are derived from II, V2 and V5. All is the mean over --seeds draws
 as many subsets of the labels. Fewer leads: nested sets from twelve leads to one, and those of
 common devices. AUROC of the probe trained with all leads and tested with few ('frozen'), and of one
 trained and tested with the same few leads, on a part of the training records ('retrained'); R2 of
-the hidden leads. Writes robustness.json, table.md, perturbation.png, sparsity.png, and
+the hidden leads. Writes robustness.json, table.md, perturbation.svg, sparsity.svg, and
 embeddings.npz, which the next run takes up again.
 
 Axis letters: m row, t test row, d feature, c class.
@@ -397,15 +397,15 @@ def main(argv: list[str] | None = None) -> int:
     }
     (out / "robustness.json").write_text(to_json(document))
     (out / "table.md").write_text(text)
-    draw_perturbation(out / "perturbation.png", moved)
-    draw_sparsity(out / "sparsity.png", fewer)
+    draw_perturbation(out / "perturbation.svg", moved)
+    draw_sparsity(out / "sparsity.svg", fewer)
     if args.page:
         there = os.path.relpath(out, Path(args.page).parent)
-        pictures = f"![Moved electrodes]({there}/perturbation.png)\n\n![Fewer leads]({there}/sparsity.png)\n"
+        pictures = f"![Moved electrodes]({there}/perturbation.svg)\n\n![Fewer leads]({there}/sparsity.svg)\n"
         title = "Moved electrodes and fewer leads"
         put_on_page(args.page, args.section, title, "robustness", argv, f"{text}\n{pictures}")
     print(text)
-    print(f"robustness.json, table.md, perturbation.png, sparsity.png: {out}")
+    print(f"robustness.json, table.md, perturbation.svg, sparsity.svg: {out}")
     return 0
 
 

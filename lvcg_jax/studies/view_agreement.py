@@ -11,7 +11,7 @@ top-1    how often the nearest all-lead embedding of the test split is the recor
 AUROC    of a probe trained, and its strength chosen, with all leads; tested with all, and with the views
 Beats and R-R intervals are found with all leads, so the rhythm part has nothing to disagree on, and makes agreement of
 the whole embedding easy: read 'without rhythm' beside it.
-Writes view_agreement.json, view_agreement.md and view_agreement.png.
+Writes view_agreement.json, view_agreement.md and view_agreement.svg.
 
 Axis letters: t test row, d feature, v draw of the views.
 """
@@ -349,7 +349,7 @@ def main(argv: list[str] | None = None) -> int:
         out / "view_agreement.md", f"# Few leads against all\n\n```bash\n{command}\n```\n\n{text}"
     )
     title = f"Probes trained with all leads, tested with {view_name(args.k)}"
-    picture = draw_probe(out / "view_agreement.png", side_by_side(measured), title)
+    picture = draw_probe(out / "view_agreement.svg", side_by_side(measured), title)
     if args.page:
         there = os.path.relpath(picture, Path(args.page).parent)
         section = f"{text}\n![{title}]({there})\n"
@@ -357,7 +357,7 @@ def main(argv: list[str] | None = None) -> int:
             args.page, args.section, "Few leads against all", "view_agreement", argv, section
         )
     print(text)
-    print(f"view_agreement.json, view_agreement.md, view_agreement.png: {out}")
+    print(f"view_agreement.json, view_agreement.md, view_agreement.svg: {out}")
     return 0
 
 

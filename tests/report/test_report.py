@@ -22,7 +22,6 @@ from lvcg_jax.reconstruct import __main__ as reconstruct_door
 from lvcg_jax.report import __main__ as report_door
 from lvcg_jax.report import embedding_map, page
 from lvcg_jax.report.neighbours import label_shares, nearest
-from lvcg_jax.report.svg_chart import nice_ticks, say, thin_out
 
 SECTIONS = (
     "Training",
@@ -202,7 +201,7 @@ def test_record_report_in_a_browser(browser, record_html, width, dark):
     ):
         assert words in text, words
     shown = browser.run(
-        "[...document.querySelectorAll('.ecg svg')].filter(s => getComputedStyle(s).display !== 'none')"
+        "[...document.querySelectorAll('svg.ecg')].filter(s => getComputedStyle(s).display !== 'none')"
         ".map(s => [s.querySelectorAll('.derived').length, s.querySelectorAll('.computed').length,"
         " s.querySelectorAll('polygon.beat').length, [...s.querySelectorAll('text.name')].map(t => t.textContent)])"
     )
@@ -231,7 +230,7 @@ def test_print_is_light_and_true_to_scale(browser, record_html):
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
     _, top, wide, high = browser.run(
-        "(() => { const b = document.querySelector('.ecg svg.wide').getBoundingClientRect();"
+        "(() => { const b = document.querySelector('svg.ecg.wide').getBoundingClientRect();"
         " return [b.left, b.top + scrollY, b.width, b.height]; })()"
     )
     assert wide == pytest.approx(265 / 25.4 * 96, rel=0.005)  # 250 mm for ten seconds
@@ -391,22 +390,6 @@ def test_neighbours_are_other_records_and_alike():
         for task, name, count, near, share in label_shares(table, found)
     }
     assert shares["task", "yes"][0] >= 1 and shares["task", "yes"][1:] == (5, 2 / 40)
-
-
-def test_ticks_are_round_and_curves_keep_their_spikes():
-    assert nice_ticks(0.03, 0.98).tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert [say(v) for v in (0.0, 12_000.0, 0.25, 2e-5, -1.5e6)] == [
-        "0",
-        "12k",
-        "0.25",
-        "2e-5",
-        "-1.5M",
-    ]
-    x = np.arange(5000.0)
-    y = np.zeros(5000)
-    y[1234] = 9.0
-    thin = thin_out(x, y)
-    assert len(thin[0]) <= 300 and thin[1].max() == 9.0 and thin[0][thin[1].argmax()] == 1234
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import assert_one_line_error, run
+from helpers.pictures import read_picture, words_of
 
 from data_prep.base.errors import InputError
 from data_prep.ecg import signal
@@ -194,15 +195,17 @@ def test_command_writes_picture_page_and_numbers(tmp_path, capsys):
     arguments = [f"--record={path}", f"--rate={RATE}", "--unit=mV", f"--out={tmp_path / 'out'}"]
     assert vcg.main(arguments) == 0
     printed = capsys.readouterr().out
-    png, page, data = (
-        next((tmp_path / "out").glob(f"*.{suffix}")) for suffix in ("png", "html", "json")
+    picture, page, data = (
+        next((tmp_path / "out").glob(f"*.{suffix}")) for suffix in ("svg", "html", "json")
     )
-    assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 20_000
+    drawn = words_of(read_picture(picture))
+    assert "Vectorcardiogram of we <b>ird" in drawn and "Sagittal, P and ST-T enlarged" in drawn
     facts = json.loads(data.read_text())
     assert apart(facts["numbers"]["qrs_axis_deg"], 55) < 4 and facts["geometry"] == "dower"
     html = page.read_text()
     for name, value in vcg.number_lines(facts["numbers"]):
         assert name in html and value in html and value in printed
+        assert name in drawn and value in drawn
     assert "://" not in html and not re.search(r"(src|href)=", html)  # one file, nothing fetched
     assert "<b>" not in html and "prefers-color-scheme: dark" in html and "pointerdown" in html
     held = json.loads(re.search(r'id="loop">(.*?)</script>', html, re.DOTALL)[1])
