@@ -1,4 +1,4 @@
-"""Pictures of training curves, probe scores and embeddings, and the charts that they are made of."""
+"""Pictures of training curves, probe scores and embeddings, and the charts in them."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -139,8 +139,8 @@ def draw_probe(
     if not plots:
         raise InputError("these probe results hold no number to draw")
     note = (
-        "Mean of the label subsets (small strokes: each of them); bars: 95% bootstrap over patients;"
-        " blue: the first features, grey: the others; dotted: chance."
+        "Mean of the label subsets (small strokes: each of them); bars: 95% bootstrap over"
+        " patients; blue: the first features, grey: the others; dotted: chance."
     )
     return write_picture(path, title, plots, f"{note} {caption}".strip(), columns=COLUMNS)
 

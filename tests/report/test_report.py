@@ -280,7 +280,9 @@ def test_ten_thousand_embeddings_are_small_and_quick(browser, tmp_path):
     names, tasks = embedding_map.map_names(table, rows), embedding_map.label_rows(table, rows)
     body = embedding_map.maps_figure(maps, names, tasks, "caption", "lvcg report")
     path = tmp_path / "many.html"
-    path.write_text(page.document("Many", body, [embedding_map.STYLE], [embedding_map.SCRIPT]))
+    sections = [page.Section("maps", "Maps", body)]
+    words = dict.fromkeys(("title", "subtitle", "remark", "origin", "command"), "many")
+    path.write_text(page.render("report.html", numbers=[], sections=sections, **words))
     assert path.stat().st_size < 2_000_000  # the rest of a report is under one
     assert browser.open(path) < 3.0
     assert browser.errors == [] and "class 0 (" in browser.run(
