@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from helpers.report_files import dipole_record, write_geometry, write_robustness
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.embed.dataset import embed_dataset
-from lvcg_jax.embed.table import Table, save_table
+from lvcg_jax.embed.table import Table, load_table, save_table
 from lvcg_jax.probe.__main__ import main as probe_main
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
 from lvcg_jax.report import __main__ as report_door
@@ -163,7 +164,7 @@ def test_map_names_the_record_under_the_pointer_and_takes_colours(browser, run_h
     names = []
     for i in np.linspace(0.1, 0.9, 8):
         for j in np.linspace(0.1, 0.9, 8):
-            browser.mouse("mouseMoved", left + i * width, top + j * height)
+            browser.point(left + i * width, top + j * height)
             if browser.run(f"getComputedStyle({tip}).display") != "none":
                 names.append(browser.run(f"{tip}.innerText"))
     assert names and all(
@@ -227,8 +228,7 @@ def test_the_loop_turns_under_a_drag(browser, record_html):
 def test_print_is_light_and_true_to_scale(browser, record_html):
     # what is between the margins of A4
     browser.open(record_html, round((297 - 2 * 11) / 25.4 * 96), dark=True)
-    dark = {"name": "prefers-color-scheme", "value": "dark"}
-    browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+    browser.print_look()
     _, top, wide, high = browser.run(
         "(() => { const b = document.querySelector('svg.ecg.wide').getBoundingClientRect();"
         " return [b.left, b.top + scrollY, b.width, b.height]; })()"
@@ -330,6 +330,39 @@ def test_pages_need_nothing_from_elsewhere_and_name_no_machine(run_html, record_
         html = path.read_text()
         assert "://" not in html and not re.search(r"<(link|img|iframe)|\bsrc=|@import|url\(", html)
         assert str(path.parent.parent) not in html and "<i>ird" not in html
+
+
+def test_hostile_names_are_shown_and_never_run(browser, full_run, tmp_path):
+    """Record ids, labels, tasks, notes and file names of others are words, whatever they hold."""
+    attack = '"><img src=x onerror="hacked=1"></script><script>hacked=1</script>'
+    table = load_table(full_run / "embeddings.npz")
+    ids = np.array([f"{attack}{i}" for i in range(len(table.record_id))])
+    labels = [{attack: [attack if i % 2 else f"{attack}2"]} for i in range(len(ids))]
+    hostile = replace(table, record_id=ids, labels=labels)
+    save_table(tmp_path / "ids.npz", hostile)
+    probe = json.loads((full_run / "probe.json").read_text())
+    for result in probe["results"]:
+        result["task"] = attack
+        result["notes"] = [attack]
+        result["models"] = [f"{attack}{name}" for name in result["models"]]
+        for cell in result["cells"]:
+            cell["model"] = f"{attack}{cell['model']}"
+    (tmp_path / "probe.json").write_text(json.dumps(probe))
+    record = dipole_record(tmp_path / "a<script>hacked=1<script>&amp;'.csv")
+    reference = f"--reference={tmp_path / 'ids.npz'}"
+    flags = [f"--record={record}", "--rate=250", "--unit=mV", f"--checkpoint={full_run}", reference]
+    assert report_door.main([*flags, f"--out={tmp_path / 'record.html'}"]) == 0
+    flags = [f"--embeddings={tmp_path / 'ids.npz'}", f"--probe={tmp_path / 'probe.json'}"]
+    run_flags = [f"--checkpoint={full_run}", "--records=0", "--tsne=no", *flags]
+    assert report_door.main([*run_flags, f"--out={tmp_path / 'run.html'}"]) == 0
+    for name, words in (("record.html", record.stem), ("run.html", attack)):
+        browser.open(tmp_path / name)
+        assert browser.errors == [] and browser.run("typeof hacked") == "undefined"
+        assert browser.run("document.querySelectorAll('img').length") == 0
+        assert words in browser.run("document.body.textContent")
+        assert attack in browser.run("document.getElementById('legend').innerText")
+        options = browser.run("[...document.querySelectorAll('option')].map(o => o.textContent)")
+        assert f"{attack}: {attack} or not" in options
 
 
 def test_all_twelve_leads_leave_nothing_to_derive(full_run, tmp_path):
