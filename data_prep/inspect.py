@@ -12,7 +12,7 @@ beats.
 import sys
 from pathlib import Path
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, natural_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.dataset import shards
 from data_prep.dataset.look import describe, draw, find_record
@@ -23,9 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser("inspect", "Show what a dataset directory holds of one record.")
     parser.add_argument("--data", required=True, help="dataset directory of data_prep.build")
     parser.add_argument("--record", required=True, help="record id, as in ledger.csv")
-    parser.add_argument("--out", default=".", help="folder for the two figures (default: here)")
+    parser.add_argument("--out", default=".", help="folder for the two SVG figures (default: here)")
     parser.add_argument(
-        "--window", type=int, help="window to draw (default: the first that is stored)"
+        "--window", type=natural_int, help="window to draw (default: the first that is stored)"
     )
     args = parser.parse_args(argv)
     metadata = shards.read_metadata(args.data)
@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         examples = stored.read(range(position, position + int(row["windows"])))
         if any(example["record_id"] != args.record for example in examples):
             raise InputError(
-                f"{args.data}: ledger and shards do not match; run the build command of this dataset again"
+                f"{args.data}: ledger and shards do not match; run the build command of this"
+                " dataset again"
             )
     print(describe(row, examples, metadata))
     if not examples:

@@ -13,9 +13,11 @@ from data_prep.base.command import run_command
 from data_prep.corpora.corpus import open_corpus
 from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
-from data_prep.ecg import drawing
+from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix, lift_matrix
 from data_prep.ecg.leads import LEADS, lead_mask
+from data_prep.ecg.loops import time_planes
+from data_prep.ecg.svg import write_picture
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.files import read_config_file
@@ -138,7 +140,7 @@ def summary(out: Path, results: list[dict], seeds: int, seconds: float) -> str:
         "",
         f"Took {seconds / 60:.1f} minutes. Everything is in {out}:",
         "  run-seed*/   config, metrics, checkpoints       *.npz      embeddings by record",
-        "  probe.md     all scores, also by class          *.png      pictures",
+        "  probe.md     all scores, also by class          *.svg      pictures",
         "  data/        shards, ledger.csv                 raw/       WFDB records and labels.csv",
     ]
     return "\n".join(lines)
@@ -153,12 +155,11 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     signal = to_mv(example["signal"].astype(np.float32), example)
     title = f"record {example['record_id']}"
     peaks = example["start"][1:]
-    drawing.draw_ecg(out / "record.png", signal, rate, title, r_peaks=peaks, caption=COMMAND)
+    write_ecg(out / "record.svg", Tracing(signal, rate, r_peaks=peaks), title, COMMAND)
 
     lift = lift_matrix(lead_matrix("paper"), np.ones(len(LEADS), bool))
-    drawing.draw_vcg_loops(
-        out / "vcg.png", lift @ (signal - example["offset"][:, None]), rate, title, caption=COMMAND
-    )
+    planes = time_planes(lift @ (signal - example["offset"][:, None]), rate)
+    write_picture(out / "vcg.svg", title, planes, COMMAND, columns=4)
 
     view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]
@@ -168,28 +169,24 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
             "lvcg"
         ]
         overlays[name] = np.where(hidden, to_mv(stitched, example), np.nan)
-    drawing.draw_ecg(
-        out / "reconstruction.png",
-        signal,
-        rate,
-        f"{title}: nine leads from {', '.join(VISIBLE)}",
-        overlays=overlays,
-        caption=COMMAND,
-    )
+    tracing = Tracing(signal, rate, overlays, hidden[:, 0])
+    words = f"{title}: nine leads from {', '.join(VISIBLE)}"
+    write_ecg(out / "reconstruction.svg", tracing, words, COMMAND)
+
     figures.draw_training(
-        out / "training.png",
+        out / "training.svg",
         read_metrics(run),
         terms=("loss", "ecg", "vcg", "temp"),
         caption=COMMAND,
     )
-    figures.draw_probe(out / "probe.png", results, caption=COMMAND)
+    figures.draw_probe(out / "probe.svg", results, caption=COMMAND)
     rows = table.split == "test"
     names = [
         next(iter(labels["diagnosis"]), "none")
         for labels, keep in zip(table.labels, rows, strict=True)
         if keep
     ]
-    figures.draw_embedding(out / "embedding.png", table.embedding[rows], names, caption=COMMAND)
+    figures.draw_embedding(out / "embedding.svg", table.embedding[rows], names, caption=COMMAND)
 
 
 if __name__ == "__main__":

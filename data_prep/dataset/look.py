@@ -9,9 +9,12 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.checks import read_ledger
+from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import LEADS, mask_leads
+from data_prep.ecg.loops import time_planes
 from data_prep.ecg.segment import stitch_beats
+from data_prep.ecg.svg import write_picture
 
 LIFT_EPS = 1e-4
 
@@ -118,10 +121,8 @@ def describe(row: dict[str, str], examples: list[dict], metadata: dict) -> str:
 
 
 def draw(row: dict[str, str], example: dict, metadata: dict, out: Path) -> list[Path]:
-    """Two PNG files of one stored window: ECG paper, and VCG loops of the beats that are
+    """Two SVG files of one stored window: ECG paper, and VCG loops of the beats that are
     complete."""
-    from data_prep.ecg.drawing import draw_ecg, draw_vcg_loops
-
     rate, geometry = metadata["preprocess"]["rate"], metadata["preprocess"]["geometry"]
     safe = (
         "".join(c if c.isalnum() or c in "-_." else "_" for c in row["record_id"])
@@ -130,23 +131,14 @@ def draw(row: dict[str, str], example: dict, metadata: dict, out: Path) -> list[
     title = f"{metadata['corpus']} {row['record_id']}, window {example['window']}"
     words = [word for word in example["defects"].split(";") if word]
     caption = f"defects: {', '.join(words[:4])}{' ...' if len(words) > 4 else ''}" if words else ""
-    ecg = draw_ecg(
-        out / f"{safe}-ecg.png",
-        signal_mv(example),
-        rate,
-        title,
-        r_peaks=r_peaks(example),
-        caption=caption,
-    )
+    tracing = Tracing(signal_mv(example), rate, r_peaks=r_peaks(example))
+    ecg = write_ecg(out / f"{safe}-ecg.svg", tracing, title, caption)
+
     beat, beat_rate = median_beat(example, rate)
     vcg, rank = lifted(beat, example["lead_mask"], geometry)
     complete = int(example["complete"].sum())
-    caption = (
-        f"{f'Median of {complete} beats' if complete > 1 else 'Whole window'}, {geometry} geometry."
-    )
+    caption = f"Median of {complete} beats" if complete > 1 else "Whole window"
+    caption += f", {geometry} geometry. Dots: samples, the first one black."
     caption += "" if rank == 3 else f" The leads span {rank} of 3 dimensions."
-    z_front = geometry != "dower"
-    loops = draw_vcg_loops(
-        out / f"{safe}-vcg.png", vcg, beat_rate, title, z_front=z_front, caption=caption
-    )
-    return [ecg, loops]
+    planes = time_planes(vcg, beat_rate, z_front=geometry != "dower")
+    return [ecg, write_picture(out / f"{safe}-vcg.svg", title, planes, caption, columns=4)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet, read_metadata, uid_of
-from data_prep.ecg.drawing import draw_ecg
+from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import describe_view, lead_matrix
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess, Window
@@ -186,30 +186,28 @@ def describe(result: Derived, name: str, size: str, preprocess: Preprocess, by: 
     ]
 
 
-def compare(result: Derived, name: str) -> list[str]:
-    """A table of each derived lead that the file also holds, against it."""
+COMPARED = ("lead", "r", "MAE mV")  # columns of hidden_scores
+
+
+def hidden_scores(result: Derived, name: str) -> list[list[str]]:
+    """Each derived lead that the file also holds, against it: rows of the columns COMPARED."""
     hidden = result.derived & np.isfinite(result.truth).any(1)
     if not hidden.any():
         return []
     known = np.isfinite(result.truth[hidden]).all(0) & np.isfinite(result.mv[name]).all(0)
     scores = score_leads(result.truth[:, known], result.mv[name][:, known], hidden)
-    rows = [
-        [
-            lead,
-            *(
-                f"{scores[part][i]:.3f}" if math.isfinite(scores[part][i]) else "-"
-                for part in ("r", "mae_mv")
-            ),
-        ]
-        for i, lead in enumerate(LEADS)
-        if hidden[i]
-    ]
-    return [
-        "",
-        f"{name} against the hidden leads of the file:",
-        "",
-        *markdown_table(["lead", "r", "MAE mV"], rows),
-    ]
+    rows = []
+    for i in np.flatnonzero(hidden):
+        values = (scores[part][i] for part in ("r", "mae_mv"))
+        rows.append([LEADS[i], *(f"{v:.3f}" if math.isfinite(v) else "-" for v in values)])
+    return rows
+
+
+def compare(result: Derived, name: str) -> list[str]:
+    """The lines of a table of hidden_scores; none if the file holds nothing to compare with."""
+    rows = hidden_scores(result, name)
+    title = f"{name} against the hidden leads of the file:"
+    return ["", title, "", *markdown_table(COMPARED, rows)] if rows else []
 
 
 def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]]:
@@ -319,10 +317,8 @@ def derive_record(args: argparse.Namespace) -> int:
         f"record {record.record_id}: from {', '.join(visible)}",
         f"size of derived leads: {size}",
     )
-    more = {"overlays": overlays, "hidden": hidden, "caption": caption}
-    print(
-        f"figure: {draw_ecg(out / f'{safe}-derived.png', result.truth, result.rate, title, **more)}"
-    )
+    tracing = Tracing(result.truth, result.rate, overlays, hidden)
+    print(f"figure: {write_ecg(out / f'{safe}-derived.svg', tracing, title, caption)}")
     if args.write_wfdb:
         write_wfdb(
             out / f"{safe}_derived",

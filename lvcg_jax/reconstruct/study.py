@@ -11,6 +11,7 @@ from data_prep.base.lottery import fold_of
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import list_some
 from data_prep.dataset.shards import ShardSet, read_metadata
+from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
 from lvcg_jax.data.entries import Entry, list_entries
@@ -139,10 +140,8 @@ def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
 def draw_examples(
     out: Path, view: View, scores: dict, sources: Sequence[Source], train: Sequence[Entry] | None
 ) -> list[Path]:
-    """The best, the median and the worst row by R2 of the first method, on ECG paper: hidden grey,
-    derived red."""
-    from data_prep.ecg.drawing import draw_ecg
-
+    """The best, the median and the worst row by R2 of the first method, on ECG paper: hidden leads
+    in grey, derived ones in colour over them."""
     first = next(iter(scores))
     r2 = record_values(scores[first])["r2"]
     order = np.argsort(-r2, kind="stable")
@@ -155,20 +154,15 @@ def draw_examples(
         ((_, truth, derived),) = derive_rows(sources, [row])
         present, hidden = mask_leads(row.entry.lead_mask), mask_leads(row.hidden)
         shown = ", ".join(np.array(LEADS)[mask_leads(row.visible)])
-        overlay = np.where(hidden[:, None], derived[first], np.nan)
+        over = {first: np.where(hidden[:, None], derived[first], np.nan)}
+        mv = np.where(present[:, None], truth, np.nan)
+        tracing = Tracing(mv, row.entry.shards.preprocess.rate, over, hidden)
         title = f"record {row.entry.record_id}: from {shown}"
         caption = (
-            f"{word} of {len(order)}: R2 {r2[place]:.2f}; each derived lead at the true lead's"
-            " scale"
+            f"{word} of {len(order)}: R2 {r2[place]:.2f};"
+            " each derived lead at the true lead's scale"
         )
-        more = {
-            "overlays": {first: overlay},
-            "present": present,
-            "hidden": hidden,
-            "caption": caption,
-        }
-        rate = row.entry.shards.preprocess.rate
-        paths.append(draw_ecg(out / f"{view.name}-{word}.png", truth, rate, title, **more))
+        paths.append(write_ecg(out / f"{view.name}-{word}.svg", tracing, title, caption))
     return paths
 
 

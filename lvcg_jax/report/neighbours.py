@@ -6,11 +6,15 @@ own spread, from 1 (the same direction) through 0 (nothing in common) to -1.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from data_prep.base.errors import InputError
 from lvcg_jax.embed.table import Table
+from lvcg_jax.report import embedding_map
+from lvcg_jax.report.page import parts
 from lvcg_jax.stats.scaling import mean_and_scale, unit_rows
 
 
@@ -28,7 +32,8 @@ def check_reference(table: Table, checkpoint: str, preprocess_hash: str, path: s
     made = table.metadata.get("checkpoint", "an unnamed model")
     if made.rpartition("#")[2] != checkpoint.rpartition("#")[2]:
         raise InputError(
-            f"{path} holds embeddings of {made}, not of {checkpoint}: write them anew with lvcg embed"
+            f"{path} holds embeddings of {made}, not of {checkpoint}: write them anew with lvcg"
+            " embed"
         )
     if table.metadata.get("preprocess_hash", preprocess_hash) != preprocess_hash:
         raise InputError(
@@ -67,13 +72,68 @@ def label_shares(table: Table, found: Neighbours) -> list[tuple[str, str, int, i
         for name in classes:
             count = sum(name in names for names in near)
             if count:
-                shares.append(
-                    (
-                        task,
-                        name,
-                        count,
-                        len(near),
-                        sum(name in names for names in every) / len(every),
-                    )
-                )
+                share = sum(name in names for names in every) / len(every)
+                shares.append((task, name, count, len(near), share))
     return sorted(shares, key=lambda row: (-row[2] / row[3], row[4], row[:2]))
+
+
+def neighbour_section(
+    table: Table, path: str, embedding: np.ndarray, record_id: str, command: str
+) -> Markup:
+    """The records of a table nearest to an embedding [d], their labels, and where it lies among
+    them."""
+    found = nearest(table, embedding, record_id)
+    if not len(found.rows):
+        raise InputError(
+            f"{path} holds no other record than {record_id}: give a larger --reference"
+        )
+    rows = []
+    for i, value in zip(found.rows, found.similarity, strict=True):
+        labels = "; ".join(
+            f"{task}: {', '.join(names) or 'none'}"
+            for task, names in sorted(table.labels[i].items())
+        )
+        name, split = str(table.record_id[i]), str(table.split[i]) or "-"
+        rows.append([name, f"{value:.2f}", labels or "not labelled", split])
+    text = parts.table(["record", "similarity", "labels", "split"], rows)
+    rows = [
+        [task, name, f"{count} of {near}", f"{100 * share:.1f}%"]
+        for task, name, count, near, share in label_shares(table, found)
+    ]
+    if rows:
+        text += parts.heading("Labels among the neighbours")
+        columns = ["task", "class", "neighbours", "share in the whole reference set"]
+        text += parts.table(columns, rows)
+    own = f" {found.left_out} row(s) of the record itself were left out." if found.left_out else ""
+    words = (
+        "Similarity: cosine of the embeddings after scaling by the reference set, 1 is the same."
+        f" The labels are those of other people's records, not a finding in this one.{own}"
+    )
+    text += parts.paragraph(words, "soft")
+    return text + _map(table, path, found, embedding, record_id, command)
+
+
+def _map(
+    table: Table,
+    path: str,
+    found: Neighbours,
+    embedding: np.ndarray,
+    record_id: str,
+    command: str,
+) -> Markup:
+    """PCA of the reference set with the record and its neighbours ringed."""
+    some = embedding_map.choose_rows(table, embedding_map.MOST_ROWS - len(found.rows))
+    rows = np.union1d(some, found.rows)
+    drawn = embedding_map.pca_map(
+        table.embedding[rows], "PCA of the reference set", embedding[None]
+    )
+    if drawn is None:
+        return Markup()
+    tasks = [task | {"rows": task["rows"] + ";-"} for task in embedding_map.label_rows(table, rows)]
+    names = [*embedding_map.map_names(table, rows), f"this record ({record_id})"]
+    marks = [(int(np.searchsorted(rows, i)), "") for i in found.rows] + [(len(rows), "this record")]
+    caption = (
+        f"{len(rows):,} records of {Path(path).name}; rings: the {len(found.rows)} nearest, and"
+        " this record."
+    )
+    return embedding_map.maps_figure(drawn[:1], names, tasks, caption, command, marks)

@@ -8,65 +8,34 @@ files of other commands; only derived leads (and nothing else) run the model.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local
 from data_prep.dataset.shards import ShardSet, read_metadata
+from data_prep.ecg import ecg_paper, loops
 from data_prep.ecg.geometry import lead_matrix, subset_facts
 from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.config.build import make_preprocess, make_subsets
-from lvcg_jax.config.fields import flatten
-from lvcg_jax.config.files import PAPER_CONFIG, differences, load_config, read_config_file
+from lvcg_jax.config.fields import FREE_FIELDS, flatten
+from lvcg_jax.config.files import PAPER_CONFIG, load_config, read_config_file
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.embed.table import load_table
 from lvcg_jax.export import card
+from lvcg_jax.probe.figures import CURVES, LEAST_R2, training_charts
 from lvcg_jax.reconstruct.scores import record_values, score_leads
 from lvcg_jax.reconstruct.views import Source, derive_rows, fixed_view
-from lvcg_jax.report import map, svg_ecg
-from lvcg_jax.report.page import (
-    NOT_FOR_DIAGNOSIS,
-    contents,
-    document,
-    facts,
-    figure,
-    folded,
-    grid,
-    keys,
-    markdown,
-    note,
-)
-from lvcg_jax.report.page import section as page_section
-from lvcg_jax.report.page import table as html_table
+from lvcg_jax.report import embedding_map
+from lvcg_jax.report.page import Section, join, markdown, parts, render
 from lvcg_jax.report.scores import READERS
-from lvcg_jax.report.svg_chart import Series, line_chart
-from lvcg_jax.report.svg_vcg import draw_directions
 from lvcg_jax.runs.metrics_log import curves_of, read_metrics
 from lvcg_jax.text.pages import shown
 
 VISIBLE = ("II", "V2", "V5")  # leads that the overlays start from
-LEAST_R2 = -1.0  # the first steps are far below, and would hide the rest
 LONG_TSNE = 3_000  # rows from which it takes long enough to say so
-LOG_FROM = 8.0  # a curve that spans so many times its smallest value has a logarithmic axis
-# name in metrics.jsonl -> title and what is on the y axis; others follow under their own names
-CURVES = {
-    "loss": ("total loss", "loss"),
-    "ecg": ("term: hidden leads", "loss"),
-    "vcg": ("term: heart vector", "loss"),
-    "temp": ("term: dynamics", "loss"),
-    "rhythm": ("term: rhythm", "loss"),
-    "ecg_r2": ("R2 of hidden leads", "R2 (no unit)"),
-    "vcg_r2": ("R2 of the heart vector", "R2 (no unit)"),
-    "learning_rate": ("learning rate", "learning rate (no unit)"),
-    "records_per_second": ("throughput", "records / s"),
-    "memory_gib": ("memory", "GiB, the most so far"),
-    "gradient_norm": ("norm of the gradient", "norm, before clipping"),
-    "ecg_worst5": ("hidden leads: share of the worst 5%", "share of the term"),
-    "vcg_worst5": ("heart vector: share of the worst 5%", "share of the term"),
-}
 # what lies in a run directory or in a folder of it, and is found without a flag
 USUAL_NAMES = {
     "embeddings": ("embeddings.npz", "embeddings.parquet", "trained-*.npz"),
@@ -85,7 +54,7 @@ class Options:
     inputs: dict[str, Path | None]  # by the names of USUAL_NAMES
     data: Path | None = None
     records: int = 3
-    map_rows: int = map.MOST_ROWS
+    map_rows: int = embedding_map.MOST_ROWS
     tsne: bool = True
     command: str = ""
 
@@ -107,61 +76,47 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
         raise InputError(f"no run directory {run}: give the --workdir of a training run")
     config = load_config(run / "config.json")
     rows, metadata = read_metrics(run), _metadata(options, config)
-    parts: list[tuple[str, str, str]] = []
-    styles, scripts = [], []
+    sections: list[Section] = []
 
-    def add(name: str, title: str, make: Callable[[], str], given: bool) -> bool:
+    def add(name: str, title: str, make: Callable[[], Markup], given: bool = False) -> None:
         """A part that was asked for by a flag must work; what was only found may be left out."""
         try:
-            text = make()
+            content = make()
         except InputError as error:
             if given:
                 raise
             say(f"left out: {title.lower()} ({error})")
-            return False
-        if text:
-            parts.append((name, title, text))
-        return bool(text)
+            return
+        if content:
+            sections.append(Section(name, title, content))
 
-    add("training", "Training", lambda: training_section(rows, config, run), False)
+    add("training", "Training", lambda: training_section(rows, config, run))
     for name, (title, make) in READERS.items():
         given = options.inputs.get(name)
-        path = given or find_input(run, name)
-        if path is None:
-            continue
-        add(name, title, lambda make=make, path=path: make(path), given is not None)
-    if (
-        metadata
-        and options.records
-        and add(
-            "overlays",
-            "Derived leads on ECG paper",
-            lambda: overlay_section(options, config),
-            options.data is not None,
-        )
-    ):
-        styles.append(svg_ecg.STYLE)
-    embeddings = options.inputs.get("embeddings") or find_input(run, "embeddings")
-    if embeddings and add(
-        "maps",
-        "Maps of the embedding",
-        lambda: map_section(embeddings, options, say),
-        options.inputs.get("embeddings") is not None,
-    ):
-        styles.append(map.STYLE)
-        scripts.append(map.SCRIPT)
-    add("directions", "Lead directions", lambda: directions_section(config, options), False)
-    add("configuration", "Configuration", lambda: config_section(config, run), False)
-    add("card", "Model card", lambda: card_section(config, run), False)
+        if path := given or find_input(run, name):
+            add(name, title, lambda make=make, path=path: make(path), given is not None)
+    if metadata and options.records:
+        title, given = "Derived leads on ECG paper", options.data is not None
+        add("overlays", title, lambda: overlay_section(options, config), given)
+    given = options.inputs.get("embeddings")
+    if path := given or find_input(run, "embeddings"):
+        title = "Maps of the embedding"
+        add("maps", title, lambda: map_section(path, options, say), given is not None)
+    add("directions", "Lead directions", lambda: directions_section(config, options))
+    add("configuration", "Configuration", lambda: config_section(config, run))
+    add("card", "Model card", lambda: card_section(config, run))
 
     preprocess = make_preprocess(config)
-    head = facts(_headline(rows, config, metadata, preprocess.hash()))
-    body = head + contents([(name, title) for name, title, _ in parts])
-    body += "".join(page_section(*part) for part in parts)
-    body += f"<footer><p>{NOT_FOR_DIAGNOSIS} Preprocessing {preprocess.hash()}.</p>"
-    body += f"<p><code>{escape(options.command)}</code></p></footer>"
-    subtitle = "ECG representations learned in the latent vectorcardiogram space (LVCG)"
-    return document(f"Training run {run.resolve().name}", body, styles, scripts, subtitle)
+    return render(
+        "report.html",
+        title=f"Training run {run.resolve().name}",
+        subtitle="ECG representations learned in the latent vectorcardiogram space (LVCG)",
+        numbers=_headline(rows, config, metadata, preprocess.hash()),
+        remark="",
+        sections=sections,
+        origin=f"Preprocessing {preprocess.hash()}.",
+        command=options.command,
+    )
 
 
 def _metadata(options: Options, config) -> dict | None:
@@ -182,82 +137,42 @@ def data_of(options: Options, config) -> Path:
 def _headline(
     rows: list[dict], config, metadata: dict | None, preprocess_hash: str
 ) -> list[tuple[str, str]]:
-    found = [
-        (
-            "steps",
-            f"{max((row['step'] for row in rows), default=0):,}\u00a0of {config.train.steps:,}",
-        )
-    ]
+    last = max((row["step"] for row in rows), default=0)
+    found = [("steps", f"{last:,}\u00a0of {config.train.steps:,}")]
     validation = [row for row in rows if row["kind"] == "validation"]
     if validation:
-        best = min(validation, key=lambda row: row["loss"])
-        found.append(("best validation loss", f"{best['loss']:.4g}\u00a0at step {best['step']:,}"))
-        found.append(("R2 of hidden leads", f"{best['ecg_r2']:.3f}"))
-        found.append(("R2 of the heart vector", f"{best['vcg_r2']:.3f}"))
+        lowest = min(validation, key=lambda row: row["loss"])
+        loss, step = lowest["loss"], lowest["step"]
+        found.append(("lowest validation loss", f"{loss:.4g}\u00a0at step {step:,}"))
+        found.append(("R2 of hidden leads", f"{lowest['ecg_r2']:.3f}"))
+        found.append(("R2 of the heart vector", f"{lowest['vcg_r2']:.3f}"))
     speed = [row["records_per_second"] for row in rows if "records_per_second" in row]
     if speed:
         found.append(("throughput (median)", f"{np.median(speed):.0f}\u00a0records / s"))
     if metadata:
-        train = metadata["splits"].get("train", {})
-        found.append(
-            ("trained on", f"{metadata['corpus']}\u00a0{train.get('patients', 0):,} patients")
-        )
+        patients = metadata["splits"].get("train", {}).get("patients", 0)
+        found.append(("trained on", f"{metadata['corpus']}\u00a0{patients:,} patients"))
     return [*found, ("preprocessing", preprocess_hash)]
 
 
-def training_section(rows: list[dict], config, run: Path) -> str:
+def training_section(rows: list[dict], config, run: Path) -> Markup:
     """A chart for every logged number: each logged step, its running median, and validation."""
     curves = curves_of(rows)
-    names = [name for name in CURVES if name in curves] + [
-        name for name in curves if name not in CURVES
-    ]
-    charts = []
-    for name in names:
-        title, y_label = CURVES.get(name, (name, name))
-        if y_label == "loss":
-            y_label = f"{config.loss.reduction} over elements"
-        drawn = curve_chart(
-            curves[name], title, y_label, LEAST_R2 if name.endswith("r2") else -np.inf
-        )
-        if drawn:
-            charts.append(drawn)
+    names = [name for name in CURVES if name in curves]
+    names += [name for name in curves if name not in CURVES]
+    charts = training_charts(curves, names, f"{config.loss.reduction} over elements")
     if not charts:
-        return ""
-    flags = f"--workdir={shown(run)}"
+        return Markup()
     caption = (
-        "Thin: each logged step; thick: running median; marks: validation. Loss terms are means over records, each a"
-        f" {config.loss.reduction} over its elements in normalised units; R2 under {LEAST_R2:g} is not drawn."
+        "Thin: each logged step; thick: running median; marks: validation. Loss terms are means"
+        f" over records, each a {config.loss.reduction} over its elements in normalised units; R2"
+        f" under {LEAST_R2:g} is not drawn."
     )
-    return figure(grid(charts), caption, f"python -m lvcg_jax.train --config=CONFIG {flags}")
+    command = f"lvcg train --config=CONFIG --workdir={shown(run)}"
+    return parts.figure(parts.grid(charts), caption, command)
 
 
-def curve_chart(
-    curve: dict[str, list[tuple[float, float]]], title: str, y_label: str, least: float
-) -> str:
-    """One number over the steps, from `least` on, or nothing if there is no such value."""
-    series, every = [], []
-    for split, colour in (("train", 0), ("validation", 1)):
-        points = np.array(sorted(curve.get(split, [])), np.float64).reshape(-1, 2)
-        points = points[np.isfinite(points).all(1) & (points[:, 1] >= least)]
-        if not len(points):
-            continue
-        every.append(points[:, 1])
-        x, y = points.T
-        if split == "train" and len(points) > 20:
-            half = max(2, len(points) // 40)
-            smooth = [float(np.median(y[max(0, i - half) : i + half + 1])) for i in range(len(y))]
-            series += [Series(x, y, "", colour, faint=True), Series(x, smooth, "training", colour)]
-        else:
-            name = "training" if split == "train" else "validation"
-            series.append(Series(x, y, name, colour, marks=split != "train"))
-    if not series:
-        return ""
-    values = np.concatenate(every)
-    log_y = bool(values.min() > 0 and values.max() / values.min() > LOG_FROM)
-    return line_chart(series, title, "step", f"{y_label}{', log' if log_y else ''}", log_y=log_y)
-
-
-def overlay_section(options: Options, config) -> str:
+def overlay_section(options: Options, config) -> Markup:
     """A few validation records: what was recorded, and the leads that the model derives from three
     of them."""
     from lvcg_jax.embed.lvcg import LVCG
@@ -272,32 +187,25 @@ def overlay_section(options: Options, config) -> str:
     view = fixed_view(entries, VISIBLE, model.directions, model.model.geometry.eps)
     size = (model.max_beats * len(entries), len(entries))
     source = Source(make_methods(("lvcg",), model, model.model.geometry.eps, *size))
+    steps = model.preprocess
     drawn = []
     for row, truth, derived in derive_rows([source], view.rows):
-        hidden = mask_leads(row.hidden)
-        present = mask_leads(row.entry.lead_mask)
+        hidden, present = mask_leads(row.hidden), mask_leads(row.entry.lead_mask)
         mv = np.where(present[:, None], truth, np.nan)
         over = np.where(hidden[:, None], derived["lvcg"], np.nan)
-        tracing = svg_ecg.Tracing(mv, model.preprocess.rate, over, hidden)
+        tracing = ecg_paper.Tracing(mv, steps.rate, {"derived by the model": over}, hidden)
         name, seen = row.entry.record_id, ", ".join(np.array(LEADS)[mask_leads(row.visible)])
         scores = score_leads(truth, derived["lvcg"], hidden)
         r2 = record_values({part: values[None] for part, values in scores.items()})["r2_mv"][0]
         caption = (
-            f"Record {name} ({split}), leads derived from {seen}; R2 of the hidden leads in mV {r2:.2f}."
-            f" {model.preprocess.band_low:g}-{model.preprocess.band_high:g} Hz at"
-            f" {model.preprocess.rate:g} Hz; each derived lead at the true lead's scale."
+            f"Record {name} ({split}), leads derived from {seen}; R2 of the hidden leads in mV"
+            f" {r2:.2f}. {steps.band_low:g}-{steps.band_high:g} Hz at {steps.rate:g} Hz; each"
+            " derived lead at the true lead's scale."
         )
-        paper = svg_ecg.draw(tracing, f"Twelve leads of record {name}, derived ones over them")
-        drawn.append(
-            figure(
-                paper
-                + keys((name, svg_ecg.KEYS[name]) for name in ("ecg-ink", "ecg-hidden", "derived")),
-                caption,
-                options.command,
-                "ecg",
-            )
-        )
-    return "".join(drawn) + "".join(map(note, view.notes))
+        words = f"Twelve leads of record {name}, derived ones over them"
+        paper = parts.paper(ecg_paper.draw(tracing, words), ecg_paper.keys(tracing))
+        drawn.append(parts.figure(paper, caption, options.command))
+    return join(drawn) + parts.notes(view.notes)
 
 
 def spread_entries(shards: ShardSet, count: int) -> list[Entry]:
@@ -309,65 +217,72 @@ def spread_entries(shards: ShardSet, count: int) -> list[Entry]:
     return sorted(entries, key=lambda entry: -int(mask_leads(entry.lead_mask).sum()))[:count]
 
 
-def map_section(path: Path, options: Options, say: Callable[[str], None]) -> str:
+def map_section(path: Path, options: Options, say: Callable[[str], None]) -> Markup:
     """PCA and t-SNE of an embeddings file."""
-    embeddings = load_table(path)
-    rows = map.choose_rows(embeddings, options.map_rows)
+    table = load_table(path)
+    rows = embedding_map.choose_rows(table, options.map_rows)
     if options.tsne and len(rows) > LONG_TSNE:
         say(f"t-SNE of {len(rows):,} rows may take a minute or two; --tsne=no leaves it out")
-    maps = map.make_maps(embeddings.embedding[rows], options.tsne)
+    maps = embedding_map.make_maps(table.embedding[rows], options.tsne)
     if not maps:
         raise InputError(f"{path}: {len(rows)} rows are too few or too alike for a map")
-    count, whole = len(rows), len(embeddings.record_id)
+    count, whole = len(rows), len(table.record_id)
     some = "" if count == whole else f" (drawn from {whole:,})"
     caption = (
-        f"{count:,} rows{some} of {embeddings.metadata.get('checkpoint', 'an unnamed model')}, every feature scaled to"
-        " unit variance. A record with several classes has the colour of the first."
+        f"{count:,} rows{some} of {table.metadata.get('checkpoint', 'an unnamed model')}, every"
+        " feature scaled to unit variance. A record with several classes has the colour of the"
+        " first."
     )
     if len(maps) > 1:
         caption += " In t-SNE only neighbourhoods mean something, not distances or sizes of groups."
     command = f"lvcg embed --checkpoint={shown(options.run)} --data=SHARDS --out={path.name}"
-    names, tasks = map.map_names(embeddings, rows), map.label_rows(embeddings, rows)
-    return map.maps_figure(maps, names, tasks, caption, command)
+    names = embedding_map.map_names(table, rows)
+    tasks = embedding_map.label_rows(table, rows)
+    return embedding_map.maps_figure(maps, names, tasks, caption, command)
 
 
-def directions_section(config, options: Options) -> str:
+def directions_section(config, options: Options) -> Markup:
     """Where each lead looks from, and how the training views condition the lift."""
-    matrix = lead_matrix(config.geometry.matrix)
-    masks = make_subsets(config)
-    gains = subset_facts(matrix, mask_leads(masks), config.geometry.eps)["gain"]
-    name = config.geometry.matrix if isinstance(config.geometry.matrix, str) else "the run's own"
+    geometry = config.geometry
+    matrix, masks = lead_matrix(geometry.matrix), make_subsets(config)
+    gains = subset_facts(matrix, mask_leads(masks), geometry.eps)["gain"]
+    name = geometry.matrix if isinstance(geometry.matrix, str) else "the run's own"
     caption = (
-        f"Lead directions of the geometry ({name}{', learnable: as it started' if config.geometry.learnable else ''})."
-        f" Training draws {config.geometry.num_visible} visible leads from {len(masks)} subsets; their lift amplifies"
-        f" by {gains.min():.1f} to {gains.max():.1f} (median {np.median(gains):.1f}, eps {config.geometry.eps:g})."
+        f"Lead directions of the geometry ({name}"
+        f"{', learnable: as it started' if geometry.learnable else ''})."
+        f" Training draws {geometry.num_visible} visible leads from {len(masks)} subsets; their"
+        f" lift amplifies by {gains.min():.1f} to {gains.max():.1f} (median"
+        f" {np.median(gains):.1f}, eps {geometry.eps:g})."
     )
-    return figure(grid(draw_directions(matrix)), caption, options.command)
+    return parts.figure(parts.grid(loops.directions(matrix)), caption, options.command)
 
 
-def config_section(config, run: Path) -> str:
+def config_section(config, run: Path) -> Markup:
     """What differs from the paper first, then every field, then versions."""
-    changed = [line.partition(": ") for line in differences(read_config_file(PAPER_CONFIG), config)]
-    rows = [[name, *change.split(" -> ", 1)] for name, _, change in changed]
-    text = "<h3>What differs from the paper's table</h3>\n"
-    text += html_table(["field", "paper", "this run"], rows) if rows else "<p>Nothing.</p>\n"
-    fields = flatten(config)
-    if fields.get("data.dir"):
-        fields["data.dir"] = shown(Path(str(fields["data.dir"])))
-    text += folded(
-        "Every field",
-        html_table(["field", "value"], [[name, str(value)] for name, value in fields.items()]),
-    )
+    paper, own = flatten(read_config_file(PAPER_CONFIG)), flatten(config)
+    changed = [
+        [name, str(paper.get(name, "absent")), str(own.get(name, "absent"))]
+        for name in sorted(paper.keys() | own.keys())
+        if paper.get(name) != own.get(name) and name not in FREE_FIELDS
+    ]
+    text = parts.heading("What differs from the paper's table")
+    if changed:
+        text += parts.table(["field", "paper", "this run"], changed)
+    else:
+        text += parts.paragraph("Nothing.")
+    if own.get("data.dir"):
+        own["data.dir"] = shown(Path(str(own["data.dir"])))
+    fields = [[name, str(value)] for name, value in own.items()]
+    text += parts.folded("Every field", parts.table(["field", "value"], fields))
     path = run / "versions.json"
     if path.is_file():
         versions = json.loads(path.read_text())
-        text += "<h3>Versions</h3>\n" + html_table(
-            ["", ""], [[name, str(value)] for name, value in versions.items()]
-        )
+        rows = [[name, str(value)] for name, value in versions.items()]
+        text += parts.heading("Versions") + parts.table((), rows)
     return text
 
 
-def card_section(config, run: Path) -> str:
+def card_section(config, run: Path) -> Markup:
     """Data, preprocessing, training, use, limits and licence, in the words of the model card of
     lvcg_jax.export."""
     preprocess = make_preprocess(config)
@@ -376,7 +291,7 @@ def card_section(config, run: Path) -> str:
         "preprocess_hash": preprocess.hash(),
         "checkpoint": run.resolve().name,
     }
-    parts = {
+    chapters = {
         "Data": card.data_words(config, run),
         "Preprocessing": card.preprocessing_words(held),
         "Training": card.training_words(held, config, run),
@@ -384,4 +299,4 @@ def card_section(config, run: Path) -> str:
         "Limits": card.LIMITS.format(max_beats=preprocess.max_beats),
         "Licence": card.LICENCE,
     }
-    return "".join(f"<h3>{title}</h3>\n{markdown(text)}" for title, text in parts.items())
+    return join(parts.heading(title) + markdown(text) for title, text in chapters.items())

@@ -7,20 +7,27 @@ Each reader takes exactly the file of its command and says in one line what is w
 import math
 import re
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 
+from markupsafe import Markup
+
 from data_prep.base.errors import InputError
-from lvcg_jax.report.page import figure, folded, grid, table
-from lvcg_jax.report.svg_chart import Dot, Series, dot_plot, line_chart
+from lvcg_jax.probe.figures import probe_plots
+from lvcg_jax.report.page import join, parts
+from lvcg_jax.studies import geometry_report
+from lvcg_jax.studies.robustness_report import fewer_charts, moved_charts
+from lvcg_jax.text.charts import Dot, dot_plot
 from lvcg_jax.text.documents import read_json, read_probe
 from lvcg_jax.text.pages import shown
-from lvcg_jax.text.tables import auroc_row, cells_of, fractions_of, gain_row, percent, with_interval
+from lvcg_jax.text.tables import auroc_row, fractions_of, gain_row, percent, with_interval
 
-CHANCE = 50.0  # AUROC x 100 of a guess
+# what of geometry_report.COLUMNS is drawn
+UNIT_OF_SCORE = dict.fromkeys(("r_x", "r_y", "r_z"), "correlation r (no unit)") | dict.fromkeys(
+    ("r2_all", "r2"), "R2 (no unit)"
+)
 
 
-def probe_section(path: Path) -> str:
+def probe_section(path: Path) -> Markup:
     """Dots with intervals by task, the first model in colour, and tables of scores and of gains
     over the controls."""
     document = read_probe(path)
@@ -29,19 +36,11 @@ def probe_section(path: Path) -> str:
         document.get("command")
         or f"lvcg probe --embeddings=FILE --control=NAME=FILE --out={path.name}"
     )
-    plots = []
-    for result in results:
-        groups = []
-        for fraction in fractions:
-            dots = [_probe_dot(result, model, fraction) for model in result["models"]]
-            groups.append((f"{percent(fraction)} of the labels", [dot for dot in dots if dot]))
-        groups = [group for group in groups if group[1]]
-        if groups:
-            plots.append(dot_plot(groups, result["task"], "test macro AUROC (x 100)", guide=CHANCE))
     seeds, protocol = results[0].get("seeds", 0), results[0].get("protocol", "")
     caption = (
-        f"Linear probe of frozen features, protocol {protocol}: mean of {seeds} label subsets (small strokes), bars:"
-        " 95% bootstrap over patients. Blue: this model; grey: controls and parts."
+        f"Linear probe of frozen features, protocol {protocol}: mean of {seeds} label subsets"
+        " (small strokes), bars: 95% bootstrap over patients. Blue: this model; grey: controls and"
+        " parts; dotted: chance."
     )
     head = [percent(f) for f in fractions]
     scores = [
@@ -54,37 +53,23 @@ def probe_section(path: Path) -> str:
         for r in results
         for model in r["models"][1:]
     ]
-    text = figure(grid(plots), caption, command)
-    text += "<h3>Test macro AUROC x 100 [95%]</h3>\n" + table(["task", "features", *head], scores)
+    text = parts.figure(parts.grid(probe_plots(results)), caption, command)
+    text += parts.heading("Test macro AUROC x 100 [95%]")
+    text += parts.table(["task", "features", *head], scores)
     if gains:
-        text += "<h3>Gain over each control (paired bootstrap)</h3>\n" + table(
-            ["task", "difference", *head], gains
-        )
+        text += parts.heading("Gain over each control (paired bootstrap)")
+        text += parts.table(["task", "difference", *head], gains)
     notes = [f"{r['task']}: {line}" for r in results for line in r.get("notes", ())]
-    return text + (
-        folded(f"{len(notes)} notes", "".join(f"<p>{line}</p>" for line in map(escape, notes)))
-        if notes
-        else ""
-    )
+    if notes:
+        text += parts.folded(f"{len(notes)} notes", join(map(parts.paragraph, notes)))
+    return text
 
 
-def _probe_dot(result: dict, model: str, fraction: float) -> Dot | None:
-    cell = cells_of(result, model).get(fraction)
-    if cell is None or cell.get("macro_auroc") is None or not math.isfinite(cell["macro_auroc"]):
-        return None
-    value, low, high = (
-        None if cell.get(k) is None else 100 * cell[k] for k in ("macro_auroc", "low", "high")
-    )
-    ticks = [100 * v for v in cell.get("per_seed", ())]
-    spread = ticks if ticks and max(ticks) > min(ticks) else []
-    return Dot(model, value, low, high, 0 if model == result["models"][0] else -1, spread)
-
-
-def reconstruction_section(folder: Path) -> str:
-    """R2 of derived leads by method, a drawing a view, and the error of every lead."""
+def reconstruction_section(folder: Path) -> Markup:
+    """R2 of derived leads by method, a drawing for each view, and the error of every lead."""
     path = folder / "metrics.json" if folder.is_dir() else folder
     document = read_json(path, ("lvcg-reconstruct-1",), "lvcg reconstruct --out=DIR")
-    plots, text = [], ""
+    plots, tables = [], Markup()
     for view in document["views"]:
         dots = []
         for name, found in view["methods"].items():
@@ -94,44 +79,28 @@ def reconstruction_section(folder: Path) -> str:
                 dots.append(Dot(name, *bounds, 0 if name == view["first"] else -1))
         if dots:
             groups = [(f"{view['records']} records, {view['patients']} patients", dots)]
-            plots.append(
-                dot_plot(
-                    groups,
-                    view["view"],
-                    "R2 of hidden leads (median over patients)",
-                    digits=2,
-                    guide=0.0,
-                )
-            )
-        text += (
-            f"<h3>Mean squared error by hidden lead: {escape(view['view'])}</h3>\n"
-            + _lead_errors(view)
-        )
-    caption = "Leads that the model did not see, derived by every method; bars: 95% bootstrap over patients. 1 is perfect."
-    notes = "".join(f"<li>{escape(line)}</li>" for line in document.get("notes", ()))
-    drawn = figure(
-        grid(plots),
-        caption,
-        f"lvcg reconstruct --checkpoint=RUN --data=SHARDS --out={shown(folder)}",
+            x_label = "R2 of hidden leads (median over patients)"
+            plots.append(dot_plot(groups, view["view"], x_label, digits=2, guide=0.0))
+        tables += parts.heading(f"Mean squared error by hidden lead: {view['view']}")
+        tables += _lead_errors(view)
+    caption = (
+        "Leads that the model did not see, derived by every method; bars: 95% bootstrap over"
+        " patients. 1 is perfect."
     )
-    return drawn + text + (f"<ul>{notes}</ul>\n" if notes else "")
+    command = f"lvcg reconstruct --checkpoint=RUN --data=SHARDS --out={shown(folder)}"
+    text = parts.figure(parts.grid(plots), caption, command) + tables
+    notes = document.get("notes", ())
+    return text + parts.list(notes) if notes else text
 
 
-def _lead_errors(view: dict) -> str:
-    leads = list(
-        dict.fromkeys(lead for found in view["methods"].values() for lead in found["per_lead"])
-    )
-    rows = []
+def _lead_errors(view: dict) -> Markup:
+    every = (lead for found in view["methods"].values() for lead in found["per_lead"])
+    leads, rows = list(dict.fromkeys(every)), []
     for name, found in view["methods"].items():
         means = [found["per_lead"].get(lead, {}).get("mse", {}).get("mean") for lead in leads]
-        rows.append(
-            [
-                name,
-                with_interval(_known(found["overall"]["mse"])),
-                *("-" if m is None else f"{m:.2f}" for m in means),
-            ]
-        )
-    return table(["method", "all hidden leads [95%]", *leads], rows)
+        overall = with_interval(_known(found["overall"]["mse"]))
+        rows.append([name, overall, *("-" if m is None else f"{m:.2f}" for m in means)])
+    return parts.table(["method", "all hidden leads [95%]", *leads], rows)
 
 
 def _known(summary: dict) -> dict:
@@ -139,140 +108,33 @@ def _known(summary: dict) -> dict:
     return {name: math.nan if value is None else value for name, value in summary.items()}
 
 
-def robustness_section(folder: Path) -> str:
+def robustness_section(folder: Path) -> Markup:
     """AUROC and derived leads with fewer leads, and with electrodes that are not where the model
     believes."""
     path = folder / "robustness.json" if folder.is_dir() else folder
     document = read_json(path, ("lvcg-robustness-1",), "lvcg robustness --out=DIR")
     command = f"lvcg robustness --checkpoint=RUN --data=SHARDS --out={shown(folder)}"
     fewer, moved = document["fewer_leads"], document["moved_electrodes"]
-    text = "<h3>Fewer leads</h3>\n" + figure(
-        grid(_sparsity_charts(fewer)),
-        f"Nested sets: the first leads of {', '.join(fewer['order'])}; open marks: devices. Bars: 95% bootstrap over"
-        f" patients. Retrained: probe trained with the same leads, on {fewer['train_records']} training records.",
+    text = parts.heading("Fewer leads")
+    text += parts.figure(
+        parts.grid(fewer_charts(fewer)),
+        f"Nested sets: the first leads of {', '.join(fewer['order'])}; open marks: devices. Bars:"
+        " 95% bootstrap over patients. Retrained: probe trained with the same leads, on"
+        f" {fewer['train_records']} training records.",
         command,
     )
-    text += "<h3>Moved electrodes</h3>\n" + figure(
-        grid(_moved_charts(moved)),
-        f"Change against electrodes in place, mean of {moved['seeds']} draws; bars: 95% bootstrap over patients. Leads"
-        f" derived from {', '.join(moved['derived_from'])} of {moved['derived_records']} records.",
+    text += parts.heading("Moved electrodes")
+    text += parts.figure(
+        parts.grid(moved_charts(moved)),
+        f"Change against electrodes in place, mean of {moved['seeds']} draws; bars: 95% bootstrap"
+        f" over patients. Leads derived from {', '.join(moved['derived_from'])} of"
+        f" {moved['derived_records']} records.",
         command,
     )
-    return text + "".join(
-        f'<p class="soft">{escape(line)}</p>\n' for line in document.get("notes", ())
-    )
+    return text + join(parts.paragraph(line, "soft") for line in document.get("notes", ()))
 
 
-def _sparsity_charts(result: dict) -> list[str]:
-    sets, charts = result["sets"], []
-    for frozen, retrained in zip(result["frozen"], result["retrained"], strict=True):
-        curves = []
-        for colour, (probe, label) in enumerate(
-            ((frozen, "probe of 12 leads"), (retrained, "retrained"))
-        ):
-            found = {
-                c["model"]: [100 * c[k] for k in ("macro_auroc", "low", "high")]
-                for c in probe["cells"]
-            }
-            curves += _sparsity_curves(sets, found, label, colour)
-        charts.append(_leads_chart(curves, frozen["task"], "test macro AUROC (x 100)"))
-    curves = []
-    for colour, (method, label) in enumerate(
-        (("lvcg", "LVCG"), ("regression", "linear regression"))
-    ):
-        keys = ("mean", "low", "high")
-        found = {
-            n: [s["r2"][method][k] for k in keys]
-            for n, s in sets.items()
-            if method in s.get("r2", {})
-        }
-        found = {name: values for name, values in found.items() if None not in values}
-        curves += _sparsity_curves(sets, found, label, colour)
-    return (
-        [*charts, _leads_chart(curves, "hidden leads", "R2 of hidden leads")] if curves else charts
-    )
-
-
-def _leads_chart(curves: list[Series], title: str, y_label: str) -> str:
-    ticks = [(float(k), str(k)) for k in (1, 2, 3, 4, 6, 8, 10, 12)]
-    return line_chart(curves, title, "number of visible leads", y_label, x_ticks=ticks)
-
-
-def _sparsity_curves(sets: dict, found: dict, label: str, colour: int) -> list[Series]:
-    """The nested sets as a curve, devices as open marks with their names."""
-    nested = [name for name in reversed(sets) if name in found and name.split()[0].isdigit()]
-    devices = [name for name in sets if name in found and not name.split()[0].isdigit()]
-
-    def columns(names: list[str]) -> tuple:
-        rows = [found[name] for name in names]
-        return [len(sets[name]["leads"]) for name in names], *(
-            list(column) for column in zip(*rows, strict=True)
-        )
-
-    curves = []
-    if nested:
-        x, y, low, high = columns(nested)
-        curves.append(Series(x, y, label, colour, marks=True, low=low, high=high))
-    if devices:
-        x, y, _, _ = columns(devices)
-        curves.append(
-            Series(x, y, "", colour, line=False, marks=True, words=devices if colour == 0 else ())
-        )
-    return curves
-
-
-def _moved_charts(result: dict) -> list[str]:
-    fraction, charts = max(result["fractions"]), []
-    for kind, x_label in (
-        ("noise", "noise on each lead direction (no unit)"),
-        ("rotation", "rotation (degrees)"),
-    ):
-        names = [name for name in result["perturbations"] if name.startswith(kind)]
-        ticks = [(float(i), name.split()[1]) for i, name in enumerate(names)]
-        curves = []
-        for number, probe in enumerate(result["probe"]):
-            gaps = {d["control"]: d for d in probe["differences"] if d["fraction"] == fraction}
-            rows = [
-                [-100 * gaps[n][k] for k in ("difference", "high", "low")] if n in gaps else None
-                for n in names
-            ]
-            curves += _moved_curve(rows, probe["task"], number, len(result["probe"]))
-        if curves:
-            title = f"{kind}, {percent(fraction)} of the labels"
-            charts.append(
-                line_chart(
-                    curves, title, x_label, "change of AUROC (x 100)", x_ticks=ticks, zero=True
-                )
-            )
-        curves = []
-        for number, (way, label) in enumerate(
-            (("lift_and_project", "lift and project"), ("lift_only", "lift only"))
-        ):
-            found = [result["perturbations"][n]["derived"][way]["r2"] for n in names]
-            rows = [[f[k] for k in ("mean", "low", "high")] for f in found]
-            curves += _moved_curve([None if None in row else row for row in rows], label, number, 2)
-        if curves:
-            y_label = "change of R2, derived leads"
-            charts.append(
-                line_chart(
-                    curves, f"{kind}, derived leads", x_label, y_label, x_ticks=ticks, zero=True
-                )
-            )
-    return charts
-
-
-def _moved_curve(rows: list[list[float] | None], label: str, number: int, of: int) -> list[Series]:
-    """Values with intervals at 0, 1, 2, ..., each curve a little aside so that bars do not cover
-    each other."""
-    shift = 0.07 * (number - (of - 1) / 2)
-    there = [(i + shift, *row) for i, row in enumerate(rows) if row]
-    if not there:
-        return []
-    x, y, low, high = (list(column) for column in zip(*there, strict=True))
-    return [Series(x, y, label, number, marks=True, low=low, high=high)]
-
-
-def geometry_section(path: Path) -> str:
+def geometry_section(path: Path) -> Markup:
     """The page of lvcg_jax.studies.geometry_report: agreement with measured Frank leads as dots,
     and its table."""
     try:
@@ -283,34 +145,30 @@ def geometry_section(path: Path) -> str:
         ) from None
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    if len(cells) < 3 or cells[0][:2] != ["geometry", "leads in"]:
+    width = 2 + len(geometry_report.COLUMNS)  # the geometry, the unit, and the scores
+    if len(cells) < 3 or any(len(row) != width for row in cells):
         raise InputError(f"{path} is not the page that lvcg geometry_report --out=FILE writes")
-    head, rows = cells[0], cells[2:]
+
+    head, _, *rows = cells
     plots = []
-    for column in range(2, len(head)):
-        if head[column].startswith("its"):
+    for column, score in enumerate(geometry_report.COLUMNS, 2):
+        if score not in UNIT_OF_SCORE:
             continue
         groups = []
         for unit in dict.fromkeys(row[1] for row in rows):
             found = [(row[0], _numbers(row[column])) for row in rows if row[1] == unit]
-            dots = [
-                Dot(name, *numbers, 0 if name == "paper" else -1)
-                for name, numbers in found
-                if numbers
-            ]
-            groups += (
-                [(f"leads in {unit}" if unit == "mV" else f"leads {unit}", dots)] if dots else []
-            )
+            dots = [Dot(name, *n, 0 if name == "paper" else -1) for name, n in found if n]
+            if dots:
+                groups.append((f"leads in {unit}" if unit == "mV" else f"leads {unit}", dots))
         if groups:
-            unit = "R2 (no unit)" if "R2" in head[column] else "correlation r (no unit)"
-            plots.append(dot_plot(groups, head[column], unit, digits=2))
-    about = next((line for line in text.splitlines() if "patients of PTB" in line), "")
-    drawn = figure(
-        grid(plots),
-        f"Fixed lead directions held against Frank leads that were measured. {about.replace(chr(96), '')}",
+            plots.append(dot_plot(groups, head[column], UNIT_OF_SCORE[score], digits=2))
+    about = text.partition("\n|")[0].strip().split("\n\n")[-1].replace("`", "")
+    drawn = parts.figure(
+        parts.grid(plots),
+        f"Fixed lead directions held against Frank leads that were measured. {about}",
         f"lvcg geometry_report --raw=PTB_FOLDER --out={path.name}",
     )
-    return drawn + folded("All numbers", table(head, rows))
+    return drawn + parts.folded("All numbers", parts.table(head, rows))
 
 
 def _numbers(cell: str) -> list[float] | None:
@@ -320,7 +178,7 @@ def _numbers(cell: str) -> list[float] | None:
 
 
 # flag -> title of its section, and what makes it
-READERS: dict[str, tuple[str, Callable[[Path], str]]] = {
+READERS: dict[str, tuple[str, Callable[[Path], Markup]]] = {
     "probe": ("Linear probe", probe_section),
     "reconstruction": ("Derived leads, measured", reconstruction_section),
     "robustness": ("Fewer leads and moved electrodes", robustness_section),

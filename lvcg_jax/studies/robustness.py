@@ -15,7 +15,7 @@ Fewer leads: nested sets from twelve leads to one, and those of common devices. 
 trained with all leads and tested with few ('frozen'), and of one trained and tested with the same
 few leads, on a part of the training records ('retrained'); R2 of the hidden leads.
 
-Writes robustness.json, table.md, perturbation.png, sparsity.png, and embeddings.npz, which the next
+Writes robustness.json, table.md, perturbation.svg, sparsity.svg, and embeddings.npz, which the next
 run reads instead of embedding again.
 
 Axis letters: t test row, d feature, T sample.
@@ -454,18 +454,18 @@ def main(argv: list[str] | None = None) -> int:
     }
     (out / "robustness.json").write_text(to_json(document))
     (out / "table.md").write_text(text)
-    draw_perturbation(out / "perturbation.png", moved)
-    draw_sparsity(out / "sparsity.png", fewer)
+    draw_perturbation(out / "perturbation.svg", moved)
+    draw_sparsity(out / "sparsity.svg", fewer)
     if args.page:
         there = os.path.relpath(out, Path(args.page).parent)
         text_and_pictures = (
-            f"{text}\n![Moved electrodes]({there}/perturbation.png)\n\n"
-            f"![Fewer leads]({there}/sparsity.png)\n"
+            f"{text}\n![Moved electrodes]({there}/perturbation.svg)\n\n"
+            f"![Fewer leads]({there}/sparsity.svg)\n"
         )
         title = "Moved electrodes and fewer leads"
         put_on_page(args.page, args.section, title, "robustness", argv, text_and_pictures)
     print(text)
-    print(f"robustness.json, table.md, perturbation.png, sparsity.png: {out}")
+    print(f"robustness.json, table.md, perturbation.svg, sparsity.svg: {out}")
     return 0
 
 

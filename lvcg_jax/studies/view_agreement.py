@@ -17,7 +17,7 @@ AUROC    of a probe trained, and its strength chosen, with all leads; tested wit
 
 Beats and R-R intervals are found with all leads, so the rhythm part has nothing to disagree on, and
 makes agreement of the whole embedding easy: read 'without rhythm' beside it. Writes
-view_agreement.json, view_agreement.md and view_agreement.png.
+view_agreement.json, view_agreement.md and view_agreement.svg.
 
 Axis letters: t test row, d feature, v draw of the views.
 """
@@ -321,7 +321,7 @@ def main(argv: list[str] | None = None) -> int:
         out / "view_agreement.md", f"# Few leads against all\n\n```bash\n{command}\n```\n\n{text}"
     )
     title = f"Probes trained with all leads, tested with {view_name(args.k)}"
-    picture = draw_probe(out / "view_agreement.png", side_by_side(measured), title)
+    picture = draw_probe(out / "view_agreement.svg", side_by_side(measured), title)
     if args.page:
         there = os.path.relpath(picture, Path(args.page).parent)
         section = f"{text}\n![{title}]({there})\n"
@@ -329,7 +329,7 @@ def main(argv: list[str] | None = None) -> int:
             args.page, args.section, "Few leads against all", "view_agreement", argv, section
         )
     print(text)
-    print(f"view_agreement.json, view_agreement.md, view_agreement.png: {out}")
+    print(f"view_agreement.json, view_agreement.md, view_agreement.svg: {out}")
     return 0
 
 

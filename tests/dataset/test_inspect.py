@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from helpers.builds import ecg, ledger_of, quiet_build, write_wfdb
 from helpers.commands import assert_one_line_error, run
+from helpers.pictures import read_picture, words_of
 
 from data_prep import inspect
 from data_prep.base.errors import InputError
@@ -87,15 +88,17 @@ def test_command_draws_and_tells(built, tmp_path, capsys):
         "preprocess    ",
     ):
         assert word in printed
-    for name in ("partial-w0-ecg.png", "partial-w0-vcg.png"):
-        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG" and str(tmp_path / name) in printed
+    for name in ("partial-w0-ecg.svg", "partial-w0-vcg.svg"):
+        assert "partial, window 0" in words_of(read_picture(tmp_path / name))
+        assert str(tmp_path / name) in printed
+    assert "not recorded" in words_of(read_picture(tmp_path / "partial-w0-ecg.svg"))  # V1
     assert (
         inspect.main(
             [f"--data={built / 'with'}", "--record=rec3", "--window=2", f"--out={tmp_path}"]
         )
         == 0
     )
-    assert (tmp_path / "rec3-w2-ecg.png").exists() and "window 2" in capsys.readouterr().out
+    assert (tmp_path / "rec3-w2-ecg.svg").exists() and "window 2" in capsys.readouterr().out
     with pytest.raises(InputError, match="record rec3 has no window 7; stored: 0, 1, 2"):
         inspect.main([f"--data={built / 'with'}", "--record=rec3", "--window=7"])
 

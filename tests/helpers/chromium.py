@@ -1,36 +1,19 @@
-"""A real browser for tests: Chromium without a window, driven by its DevTools protocol over a pair
-of pipes.
+"""A real browser for tests: the system's Chromium without a window, driven by Playwright.
 
 `Browser` opens a page file and keeps what a user would complain about: errors in the console,
-requests that leave the file. Chromium is the system's package `chromium`; LVCG_CHROMIUM names
-another binary.
+requests that leave the file. Nothing is downloaded: Chromium is the system's package `chromium`;
+LVCG_CHROMIUM names another binary.
 """
 
-import base64
-import contextlib
-import itertools
 import json
 import os
-import select
 import shutil
-import subprocess
-import tempfile
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from playwright.sync_api import sync_playwright
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    "--headless=new",
-    "--remote-debugging-pipe",
-    "--no-sandbox",  # the pages are our own, and root may run the tests
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-extensions",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--mute-audio",
-)
 
 
 def find_chromium() -> str:
@@ -38,164 +21,84 @@ def find_chromium() -> str:
     named = os.environ.get("LVCG_CHROMIUM")
     found = shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
-        where = (
-            f"LVCG_CHROMIUM={named} is no program"
-            if named
-            else f"none of {', '.join(NAMES)} is installed"
-        )
+        none = f"none of {', '.join(NAMES)} is installed"
+        where = f"LVCG_CHROMIUM={named} is no program" if named else none
         raise RuntimeError(
-            f"no Chromium to open the reports in: {where}; install the package 'chromium' (Debian, Ubuntu: sudo apt-get"
-            " install chromium) or set LVCG_CHROMIUM"
+            f"no Chromium to open the reports in: {where}; install the package 'chromium' (Debian,"
+            " Ubuntu: sudo apt-get install chromium) or set LVCG_CHROMIUM"
         )
     return found
 
 
 class Browser:
-    """One Chromium with one page."""
-
-    def __init__(self):
-        self._profile = tempfile.mkdtemp(prefix="chromium-")
-        read_commands, self._commands = os.pipe()
-        self._answers, write_answers = os.pipe()
-        # the protocol's two file descriptors
-        wire = f'exec "$@" 3<&{read_commands} 4>&{write_answers}'
-        program = [find_chromium(), *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
-        self._process = subprocess.Popen(
-            ["bash", "-c", wire, "bash", *program],
-            pass_fds=(read_commands, write_answers),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(read_commands)
-        os.close(write_answers)
-        self._numbers, self._buffer, self._session = itertools.count(1), b"", None
-        self.errors: list[str] = []
-        self.requests: list[str] = []
-        targets = self.call("Target.getTargets")["targetInfos"]
-        page = next(target for target in targets if target["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)[
-            "sessionId"
-        ]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+    """One Chromium with one page. Playwright keeps an event loop running in its thread, and Orbax
+    wants one of its own: so Playwright has a thread to itself."""
 
     def __enter__(self):
+        self._thread = ThreadPoolExecutor(1)
+        self._thread.submit(self._start).result()
         return self
 
-    def __exit__(self, *_):
-        self._process.terminate()
-        self._process.wait(20)
-        for end in (self._commands, self._answers):
-            os.close(end)
-        shutil.rmtree(self._profile, ignore_errors=True)
+    def _start(self) -> None:
+        self._playwright = sync_playwright().start()
+        flags = ["--no-sandbox", "--hide-scrollbars"]  # the pages are our own; root may run tests
+        launch = self._playwright.chromium.launch
+        self._chromium = launch(executable_path=find_chromium(), args=flags)
+        self._page = self._chromium.new_page()
 
-    def call(self, method: str, **params) -> dict:
-        """One command of the protocol and its answer; what happens meanwhile is noted."""
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
-        os.write(self._commands, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._next(30)
-            if answer is None:
-                raise RuntimeError(f"Chromium did not answer {method} within 30 s")
-            if answer.get("id") != number:
-                self._hear(answer)
-            elif "error" in answer:
-                raise RuntimeError(f"{method}: {answer['error']['message']}")
-            else:
-                return answer["result"]
+    def __exit__(self, *_) -> None:
+        self._thread.submit(self._chromium.close).result()
+        self._thread.submit(self._playwright.stop).result()
+        self._thread.shutdown()
 
-    def _next(self, seconds: float) -> dict | None:
-        """The next message, or None if there is none for so long."""
-        until = time.monotonic() + seconds
-        while b"\0" not in self._buffer:
-            if not select.select([self._answers], [], [], max(0.0, until - time.monotonic()))[0]:
-                return None
-            data = os.read(self._answers, 1 << 20)
-            if not data:
-                raise RuntimeError("Chromium ended; does it start by hand?")
-            self._buffer += data
-        first, self._buffer = self._buffer.split(b"\0", 1)
-        return json.loads(first)
-
-    def _hear(self, event: dict) -> None:
-        method, params = event.get("method"), event.get("params", {})
-        if method == "Runtime.exceptionThrown":
-            details = params["exceptionDetails"]
-            self.errors.append(details.get("exception", {}).get("description", details["text"]))
-        elif method == "Runtime.consoleAPICalled" and params["type"] in (
-            "error",
-            "warning",
-            "assert",
-        ):
-            self.errors.append(" ".join(str(arg.get("value")) for arg in params["args"]))
-        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.errors.append(params["entry"]["text"])
-        elif method == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
-
-    def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> float:
-        """Opens a file in a window of this size and waits until it is loaded; seconds that took, as
+    def open(self, path: Path, width: int = 1280, dark: bool = False) -> float:
+        """Opens a file in a window of this width and waits until it is drawn; seconds that took, as
         the page saw it."""
-        self.errors, self.requests = [], []
-        phone = width < 500
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=phone,
+        return self._thread.submit(self._open, path.resolve().as_uri(), width, dark).result()
+
+    def _open(self, address: str, width: int, dark: bool) -> float:
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        self._page.close()
+        self._page = self._chromium.new_page(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            is_mobile=width < 500,
         )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        until = time.monotonic() + 30
-        while self.run("document.readyState + location.protocol") != "completefile:":
-            if time.monotonic() > until:
-                raise RuntimeError(f"{path} was not loaded within 30 s")
-            time.sleep(0.02)
-        self.run(
-            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
-        )
-        return self.run("performance.now()") / 1000
+        self._page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self._page.on("console", self._hear)
+        self._page.on("request", lambda request: self.requests.append(request.url))
+        self._page.goto(address)
+        frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        self._page.evaluate(frame)
+        return self._page.evaluate("performance.now()") / 1000
+
+    def _hear(self, message) -> None:
+        if message.type in ("error", "warning", "assert"):
+            self.errors.append(message.text)
 
     def run(self, script: str):
         """The value of an expression in the page."""
-        found = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
-        if "exceptionDetails" in found:
-            raise RuntimeError(
-                found["exceptionDetails"].get("exception", {}).get("description", "script failed")
-            )
-        return found["result"].get("value")
+        return self._thread.submit(lambda: self._page.evaluate(script)).result()
 
-    def mouse(self, kind: str, x: float, y: float, held: bool = False) -> None:
-        """kind: mousePressed, mouseMoved or mouseReleased."""
-        button = "left" if held or kind != "mouseMoved" else "none"
-        count = 0 if kind == "mouseMoved" else 1
-        self.call(
-            "Input.dispatchMouseEvent",
-            type=kind,
-            x=x,
-            y=y,
-            button=button,
-            buttons=int(held),
-            clickCount=count,
-        )
+    def print_look(self) -> None:
+        """Shows the page as it is printed."""
+        self._thread.submit(lambda: self._page.emulate_media(media="print")).result()
+
+    def point(self, x: float, y: float) -> None:
+        """Moves the mouse to a place."""
+        self._thread.submit(lambda: self._page.mouse.move(x, y)).result()
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Presses the mouse, moves it and lets go."""
-        self.mouse("mousePressed", *start, held=True)
-        for step in (0.5, 1.0):
-            self.mouse(
-                "mouseMoved",
-                *(a + step * (b - a) for a, b in zip(start, end, strict=True)),
-                held=True,
-            )
-        self.mouse("mouseReleased", *end)
+
+        def drag() -> None:
+            self._page.mouse.move(*start)
+            self._page.mouse.down()
+            self._page.mouse.move(*end, steps=2)
+            self._page.mouse.up()
+
+        self._thread.submit(drag).result()
 
     def place(self, selector: str) -> tuple[float, float, float, float]:
         """Scrolls to an element: its left, top, width and height on the screen."""
@@ -206,11 +109,3 @@ class Browser:
                 " return [b.left, b.top, b.width, b.height]; })()"
             )
         )
-
-    def picture(self, path: Path, whole: bool = True) -> None:
-        """A PNG of the page."""
-        with contextlib.suppress(KeyError):
-            data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)[
-                "data"
-            ]
-            Path(path).write_bytes(base64.b64decode(data))

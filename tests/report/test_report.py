@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,13 +17,12 @@ from helpers.report_files import dipole_record, write_geometry, write_robustness
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.embed.dataset import embed_dataset
-from lvcg_jax.embed.table import Table, save_table
+from lvcg_jax.embed.table import Table, load_table, save_table
 from lvcg_jax.probe.__main__ import main as probe_main
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
 from lvcg_jax.report import __main__ as report_door
-from lvcg_jax.report import map
+from lvcg_jax.report import embedding_map, page
 from lvcg_jax.report.neighbours import label_shares, nearest
-from lvcg_jax.report.svg_chart import nice_ticks, say, thin_out
 
 SECTIONS = (
     "Training",
@@ -109,7 +109,7 @@ def check_page(browser, path, width, dark):
         " d.getAttribute('aria-label')])])"
     )
     for command, words, drawings in figures:
-        assert command.startswith("python -m lvcg_jax.") and words > 60 and drawings
+        assert command.startswith("lvcg ") and words > 60 and drawings
         for across, high, label in drawings:
             assert 150 < across <= width and high > 60 and len(label) > 10, (
                 command,
@@ -164,7 +164,7 @@ def test_map_names_the_record_under_the_pointer_and_takes_colours(browser, run_h
     names = []
     for i in np.linspace(0.1, 0.9, 8):
         for j in np.linspace(0.1, 0.9, 8):
-            browser.mouse("mouseMoved", left + i * width, top + j * height)
+            browser.point(left + i * width, top + j * height)
             if browser.run(f"getComputedStyle({tip}).display") != "none":
                 names.append(browser.run(f"{tip}.innerText"))
     assert names and all(
@@ -202,7 +202,7 @@ def test_record_report_in_a_browser(browser, record_html, width, dark):
     ):
         assert words in text, words
     shown = browser.run(
-        "[...document.querySelectorAll('.ecg svg')].filter(s => getComputedStyle(s).display !== 'none')"
+        "[...document.querySelectorAll('svg.ecg')].filter(s => getComputedStyle(s).display !== 'none')"
         ".map(s => [s.querySelectorAll('.derived').length, s.querySelectorAll('.computed').length,"
         " s.querySelectorAll('polygon.beat').length, [...s.querySelectorAll('text.name')].map(t => t.textContent)])"
     )
@@ -228,10 +228,9 @@ def test_the_loop_turns_under_a_drag(browser, record_html):
 def test_print_is_light_and_true_to_scale(browser, record_html):
     # what is between the margins of A4
     browser.open(record_html, round((297 - 2 * 11) / 25.4 * 96), dark=True)
-    dark = {"name": "prefers-color-scheme", "value": "dark"}
-    browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+    browser.print_look()
     _, top, wide, high = browser.run(
-        "(() => { const b = document.querySelector('.ecg svg.wide').getBoundingClientRect();"
+        "(() => { const b = document.querySelector('svg.ecg.wide').getBoundingClientRect();"
         " return [b.left, b.top + scrollY, b.width, b.height]; })()"
     )
     assert wide == pytest.approx(265 / 25.4 * 96, rel=0.005)  # 250 mm for ten seconds
@@ -274,16 +273,18 @@ def test_ten_thousand_embeddings_are_small_and_quick(browser, tmp_path):
     split = rng.choice(["train", "validation", "test"], count)
     table = Table(ids, ids, split, labels, np.zeros((count, 1), np.float32))
     maps = [
-        map.Map(name, rng.normal(size=(count, 2)), "x (no unit)", "y (no unit)")
+        embedding_map.Map(name, rng.normal(size=(count, 2)), "x (no unit)", "y (no unit)")
         for name in ("PCA", "t-SNE")
     ]
     rows = np.arange(count)
-    names, tasks = map.map_names(table, rows), map.label_rows(table, rows)
-    body = map.maps_figure(maps, names, tasks, "caption", "lvcg report")
-    page = tmp_path / "many.html"
-    page.write_text(page.document("Many", body, [map.STYLE], [map.SCRIPT]))
-    assert page.stat().st_size < 2_000_000  # the rest of a report is under one
-    assert browser.open(page) < 3.0
+    names, tasks = embedding_map.map_names(table, rows), embedding_map.label_rows(table, rows)
+    body = embedding_map.maps_figure(maps, names, tasks, "caption", "lvcg report")
+    path = tmp_path / "many.html"
+    sections = [page.Section("maps", "Maps", body)]
+    words = dict.fromkeys(("title", "subtitle", "remark", "origin", "command"), "many")
+    path.write_text(page.render("report.html", numbers=[], sections=sections, **words))
+    assert path.stat().st_size < 2_000_000  # the rest of a report is under one
+    assert browser.open(path) < 3.0
     assert browser.errors == [] and "class 0 (" in browser.run(
         "document.getElementById('legend').innerText"
     )
@@ -292,7 +293,9 @@ def test_ten_thousand_embeddings_are_small_and_quick(browser, tmp_path):
 def test_places_survive_sixteen_bits():
     places = np.array([[0.0, 0.0], [4.0, 1.0], [1.0, 2.0]])
     whole = (
-        np.frombuffer(base64.b64decode(map.quantise(places)), "<u2").reshape(-1, 2).astype(float)
+        np.frombuffer(base64.b64decode(embedding_map.quantise(places)), "<u2")
+        .reshape(-1, 2)
+        .astype(float)
     )
     back = (whole / 65535 - 0.5) * 4 + [2.0, 1.0]
     np.testing.assert_allclose(back, places, atol=1e-4)
@@ -327,6 +330,39 @@ def test_pages_need_nothing_from_elsewhere_and_name_no_machine(run_html, record_
         html = path.read_text()
         assert "://" not in html and not re.search(r"<(link|img|iframe)|\bsrc=|@import|url\(", html)
         assert str(path.parent.parent) not in html and "<i>ird" not in html
+
+
+def test_hostile_names_are_shown_and_never_run(browser, full_run, tmp_path):
+    """Record ids, labels, tasks, notes and file names of others are words, whatever they hold."""
+    attack = '"><img src=x onerror="hacked=1"></script><script>hacked=1</script>'
+    table = load_table(full_run / "embeddings.npz")
+    ids = np.array([f"{attack}{i}" for i in range(len(table.record_id))])
+    labels = [{attack: [attack if i % 2 else f"{attack}2"]} for i in range(len(ids))]
+    hostile = replace(table, record_id=ids, labels=labels)
+    save_table(tmp_path / "ids.npz", hostile)
+    probe = json.loads((full_run / "probe.json").read_text())
+    for result in probe["results"]:
+        result["task"] = attack
+        result["notes"] = [attack]
+        result["models"] = [f"{attack}{name}" for name in result["models"]]
+        for cell in result["cells"]:
+            cell["model"] = f"{attack}{cell['model']}"
+    (tmp_path / "probe.json").write_text(json.dumps(probe))
+    record = dipole_record(tmp_path / "a<script>hacked=1<script>&amp;'.csv")
+    reference = f"--reference={tmp_path / 'ids.npz'}"
+    flags = [f"--record={record}", "--rate=250", "--unit=mV", f"--checkpoint={full_run}", reference]
+    assert report_door.main([*flags, f"--out={tmp_path / 'record.html'}"]) == 0
+    flags = [f"--embeddings={tmp_path / 'ids.npz'}", f"--probe={tmp_path / 'probe.json'}"]
+    run_flags = [f"--checkpoint={full_run}", "--records=0", "--tsne=no", *flags]
+    assert report_door.main([*run_flags, f"--out={tmp_path / 'run.html'}"]) == 0
+    for name, words in (("record.html", record.stem), ("run.html", attack)):
+        browser.open(tmp_path / name)
+        assert browser.errors == [] and browser.run("typeof hacked") == "undefined"
+        assert browser.run("document.querySelectorAll('img').length") == 0
+        assert words in browser.run("document.body.textContent")
+        assert attack in browser.run("document.getElementById('legend').innerText")
+        options = browser.run("[...document.querySelectorAll('option')].map(o => o.textContent)")
+        assert f"{attack}: {attack} or not" in options
 
 
 def test_all_twelve_leads_leave_nothing_to_derive(full_run, tmp_path):
@@ -391,32 +427,15 @@ def test_neighbours_are_other_records_and_alike():
     assert shares["task", "yes"][0] >= 1 and shares["task", "yes"][1:] == (5, 2 / 40)
 
 
-def test_ticks_are_round_and_curves_keep_their_spikes():
-    assert nice_ticks(0.03, 0.98).tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert [say(v) for v in (0.0, 12_000.0, 0.25, 2e-5, -1.5e6)] == [
-        "0",
-        "12k",
-        "0.25",
-        "2e-5",
-        "-1.5M",
-    ]
-    x = np.arange(5000.0)
-    y = np.zeros(5000)
-    y[1234] = 9.0
-    thin = thin_out(x, y)
-    assert len(thin[0]) <= 300 and thin[1].max() == 9.0 and thin[0][thin[1].argmax()] == 1234
-
-
 @pytest.mark.parametrize(
     "flags, words",
     [
         ([], "--checkpoint=RUN"),
-        (["--checkpoint=RUN", "--record=x.hea"], "not both"),
         (["--checkpoint=gone"], "no run directory gone"),
-        (["--checkpoint=RUN", "--leads=I"], "--leads does not go with --run"),
+        (["--checkpoint=RUN", "--leads=I"], "--leads is for the report of a record"),
         (
             ["--record=ECG", "--checkpoint=RUN", "--probe=p.json"],
-            "--probe does not go with --record",
+            "--probe is for the report of a run",
         ),
         (["--checkpoint=RUN", "--records=-1"], "--records must be 0 or more"),
         (["--checkpoint=RUN", "--probe=gone.json"], "--probe=gone.json: no such file"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import assert_one_line_error, run
+from helpers.pictures import read_picture, words_of
 
 from data_prep.base.errors import InputError
 from data_prep.ecg import signal
@@ -16,7 +17,7 @@ from data_prep.ecg.geometry import lead_matrix, save_matrix
 from data_prep.ecg.leads import LEADS
 from data_prep.formats.any_file import read_any
 from data_prep.synthetic_heart.records import make_record
-from lvcg_jax.report import vcg
+from lvcg_jax.report import heart_vector, vcg
 
 RATE = 250
 DOWER = lead_matrix("dower")
@@ -42,8 +43,8 @@ def write(path, dipole, matrix=DOWER, leads=LEADS):
 
 def facts_of(path, geometry="dower", **options):
     matrix = lead_matrix(geometry)
-    view = vcg.open_view(path, rate=RATE, unit="mV", **options)
-    return vcg.summary(view, vcg.make_loop(view, matrix), matrix, geometry)
+    view = heart_vector.open_view(path, rate=RATE, unit="mV", **options)
+    return heart_vector.summary(view, heart_vector.make_loop(view, matrix), matrix, geometry)
 
 
 def numbers_of(path, geometry="dower", **options):
@@ -194,15 +195,17 @@ def test_command_writes_picture_page_and_numbers(tmp_path, capsys):
     arguments = [f"--record={path}", f"--rate={RATE}", "--unit=mV", f"--out={tmp_path / 'out'}"]
     assert vcg.main(arguments) == 0
     printed = capsys.readouterr().out
-    png, page, data = (
-        next((tmp_path / "out").glob(f"*.{suffix}")) for suffix in ("png", "html", "json")
+    picture, page, data = (
+        next((tmp_path / "out").glob(f"*.{suffix}")) for suffix in ("svg", "html", "json")
     )
-    assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 20_000
+    drawn = words_of(read_picture(picture))
+    assert "Vectorcardiogram of we <b>ird" in drawn and "Sagittal, P and ST-T enlarged" in drawn
     facts = json.loads(data.read_text())
     assert apart(facts["numbers"]["qrs_axis_deg"], 55) < 4 and facts["geometry"] == "dower"
     html = page.read_text()
-    for name, value in vcg.number_lines(facts["numbers"]):
+    for name, value in heart_vector.number_lines(facts["numbers"]):
         assert name in html and value in html and value in printed
+        assert name in drawn and value in drawn
     assert "://" not in html and not re.search(r"(src|href)=", html)  # one file, nothing fetched
     assert "<b>" not in html and "prefers-color-scheme: dark" in html and "pointerdown" in html
     held = json.loads(re.search(r'id="loop">(.*?)</script>', html, re.DOTALL)[1])
@@ -272,7 +275,7 @@ def test_a_mistake_ends_the_command_with_one_line(tmp_path):
 def test_axes_from_twelve_leads_are_near_those_of_measured_frank_leads():
     gaps = []
     for path in sorted((Path(os.environ["LVCG_REAL_DATA"]) / "ptb").glob("*/*.hea"))[:24]:
-        view = vcg.open_view(path)
+        view = heart_vector.open_view(path)
         record = read_any(path)
         places = [
             [name.lower() for name in record.leads].index(name) for name in ("vx", "vy", "vz")
@@ -281,10 +284,10 @@ def test_axes_from_twelve_leads_are_near_those_of_measured_frank_leads():
             record.signal[: round(10 * record.rate), places].T, record.rate, view.rate
         )
         measured = np.zeros((12, frank.shape[1]))
-        measured[:3] = signal.bandpass(frank, view.rate, *vcg.BAND, 3)
-        as_leads = vcg.View("frank", measured, np.arange(12) < 3, view.peaks, view.rate)
-        truth = vcg.measure(vcg.make_loop(as_leads, np.eye(12)[:, :3]))
-        told = vcg.measure(vcg.make_loop(view, DOWER))
+        measured[:3] = signal.bandpass(frank, view.rate, *heart_vector.BAND, 3)
+        as_leads = heart_vector.View("frank", measured, np.arange(12) < 3, view.peaks, view.rate)
+        truth = heart_vector.measure(heart_vector.make_loop(as_leads, np.eye(12)[:, :3]))
+        told = heart_vector.measure(heart_vector.make_loop(view, DOWER))
         gaps.append([apart(told["qrs_axis_deg"], truth["qrs_axis_deg"])])
         gaps[-1].append(abs(told["qrs_t_angle_mean_deg"] - truth["qrs_t_angle_mean_deg"]))
     assert np.all(np.median(gaps, axis=0) < 18), np.median(gaps, axis=0)

@@ -19,13 +19,13 @@ def test_demo_goes_from_nothing_to_pictures(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "LVCG minus random weights" in done.stdout and str(tmp_path / "demo") in done.stdout
-    pictures = {path.name for path in (tmp_path / "demo").glob("*.png")}
+    pictures = {path.name for path in (tmp_path / "demo").glob("*.svg")}
     assert pictures == {
-        "record.png",
-        "vcg.png",
-        "reconstruction.png",
-        "training.png",
-        "probe.png",
-        "embedding.png",
+        "record.svg",
+        "vcg.svg",
+        "reconstruction.svg",
+        "training.svg",
+        "probe.svg",
+        "embedding.svg",
     }
     assert "median beat" in (tmp_path / "demo" / "probe.md").read_text()
