@@ -15,9 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # also without an installation
 
-from data_prep.base.command import run_command
-from data_prep.base.errors import InputError
-from lvcg_jax.runs.metrics_log import read_metrics
+from data_prep.base.command import run_command  # noqa: E402
+from data_prep.base.errors import InputError  # noqa: E402
+from lvcg_jax.runs.metrics_log import read_metrics  # noqa: E402
 
 
 def main(argv: list[str] | None = None) -> int:
