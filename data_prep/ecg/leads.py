@@ -67,8 +67,8 @@ def lead_mask(present: np.ndarray) -> int:
     return int(_BITS[np.asarray(present, bool)].sum())
 
 
-def mask_leads(mask: int | np.ndarray) -> np.ndarray:
-    """Bit masks, one integer or an array [...] -> booleans [...,12]; bit i is LEADS[i]."""
+def mask_leads(mask: int | Sequence[int] | np.ndarray) -> np.ndarray:
+    """Bit masks, one integer or several [...] -> booleans [...,12]; bit i is LEADS[i]."""
     masks = np.asarray(mask)
     wrong = (masks < 0) | (masks >= 1 << len(LEADS))
     if wrong.any():

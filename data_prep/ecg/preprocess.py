@@ -310,16 +310,17 @@ def _check(good: bool, rule: str) -> None:
 
 def _typed(field: dataclasses.Field, value: Any) -> Any:
     """The value in the type of its field, so that 100, 100.0 and '100' mean and hash the same."""
+    kind: Any = field.type  # a type, as this module does not postpone annotations
     try:
-        if field.type is bool:
+        if kind is bool:
             return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-        if field.type is int and float(value) != int(float(value)):
+        if kind is int and float(value) != int(float(value)):
             raise ValueError
-        typed = int(float(value)) if field.type is int else field.type(value)
-        if field.type is float and not np.isfinite(typed):
+        typed = int(float(value)) if kind is int else kind(value)
+        if kind is float and not np.isfinite(typed):
             raise ValueError
         return typed
     except (TypeError, ValueError, KeyError, OverflowError):
         raise InputError(
-            f"preprocessing field {field.name}={value!r} is not of type {field.type.__name__}"
+            f"preprocessing field {field.name}={value!r} is not of type {kind.__name__}"
         ) from None

@@ -11,10 +11,10 @@ Axis letters: m row, d feature, w window.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -124,15 +124,21 @@ def record_rows(table: Table) -> Table:
     groups = [slice(a, b) for a, b in zip(first, [*first[1:], len(table.record_id)], strict=True)]
     beats = table.extra["num_beats"]
     # others: the smallest
-    combine = {"num_beats": np.sum, "condition": np.max, "gain": np.max, "leads": _in_all}
+    combine: dict[str, Callable] = {
+        "num_beats": np.sum,
+        "condition": np.max,
+        "gain": np.max,
+        "leads": _in_all,
+    }
     extra = {
         name: np.array([combine.get(name, np.min)(values[g]) for g in groups])
         for name, values in table.extra.items()
         if name != "defects"
     }
     if "defects" in table.extra:
+        windows = np.asarray(table.window)
         extra["defects"] = np.array(
-            [_defects(table.extra["defects"][g], table.window[g]) for g in groups]
+            [_defects(table.extra["defects"][g], windows[g]) for g in groups]
         )
     return replace(
         table,
@@ -180,12 +186,16 @@ def save_table(path: str | Path, table: Table) -> None:
 
 
 def _save_npz(file: BinaryIO, table: Table) -> None:
-    arrays = {name: np.asarray(getattr(table, name)).astype(str) for name in TABLE_KEYS[:3]}
+    arrays: dict[str, Any] = {
+        name: np.asarray(getattr(table, name)).astype(str) for name in TABLE_KEYS[:3]
+    }
     if table.window is not None:
         arrays["window"] = np.asarray(table.window)
     if table.tokens is not None:
         arrays["tokens"] = np.asarray(table.tokens, np.float32)
         arrays["token_offsets"] = np.concatenate([[0], np.cumsum(table.extra["num_beats"])])
+    metadata: dict[str, Any] = {key: np.array(str(v)) for key, v in table.metadata.items()}
+    extra: dict[str, Any] = table.extra
     np.savez_compressed(  # text columns are mostly padding
         file,
         **arrays,
@@ -193,8 +203,8 @@ def _save_npz(file: BinaryIO, table: Table) -> None:
         embedding=np.asarray(table.embedding, np.float32),
         part_names=np.array(list(table.parts), dtype=str),
         part_sizes=np.array(table.part_sizes, dtype=np.int64),
-        **{key: np.array(str(value)) for key, value in table.metadata.items()},
-        **table.extra,
+        **metadata,
+        **extra,
     )
 
 
@@ -283,8 +293,11 @@ def _load_npz(path: str | Path) -> Table:
         )
     )
     others = {key: value for key, value in data.items() if key not in (*TABLE_KEYS, *_OTHER_KEYS)}
+    record_id, patient_id, split = (data[key].astype(str) for key in TABLE_KEYS[:3])
     return Table(
-        *(data[key].astype(str) for key in TABLE_KEYS[:3]),
+        record_id,
+        patient_id,
+        split,
         labels,
         data["embedding"].astype(np.float32),
         {name: int(size) for name, size in parts.items()},
@@ -315,8 +328,12 @@ def _load_parquet(path: str | Path) -> Table:
         for i in range(len(data))
     ]
     used = {*TABLE_KEYS[:3], "window", *names, *(f"label_{task}" for task in header["tasks"])}
+    texts = [np.array(data[key].to_pylist(), dtype=str) for key in TABLE_KEYS[:3]]
+    record_id, patient_id, split = texts
     return Table(
-        *(np.array(data[key].to_pylist(), dtype=str) for key in TABLE_KEYS[:3]),
+        record_id,
+        patient_id,
+        split,
         labels,
         np.concatenate(blocks, axis=1).astype(np.float32),
         {name: int(size) for name, size in header["parts"].items()},

@@ -84,7 +84,7 @@ def load(name: str) -> Packaged:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise _damaged(path, error.strerror) from None
+        raise _damaged(path, str(error.strerror)) from None
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
         raise _damaged(path, f"its checksum is not that in {name}.json")
     config = ConfigDict(as_tuples(facts["config"]))
@@ -139,7 +139,7 @@ def halve(x: np.ndarray) -> np.ndarray:
         half = x.astype(np.float16)
     error, size = np.abs(half.astype(np.float64) - x), np.abs(x.astype(np.float64))
     if x.ndim > 1:
-        error, size = np.linalg.norm(error), np.linalg.norm(size)
+        error, size = np.array(np.linalg.norm(error)), np.array(np.linalg.norm(size))
     return half if np.all(error <= LARGEST_ERROR * size) else x
 
 
