@@ -1,7 +1,7 @@
 """Proves that a dataset directory is what its dataset.json says, and that nothing leaks between its
 splits.
 
-    python -m data_prep.verify --data=/data/shards/ptbxl
+    lvcg verify --data=data/ptbxl
 
 Every file is read in full. Checked: files, sizes and checksums; examples, records, patients, beats
 and label counts; unique uids; sound values; the ledger against the shards; no patient and no

@@ -1,13 +1,5 @@
-"""Proves that a dataset directory is what its dataset.json says, and that nothing leaks between its
-splits.
-
-    python -m data_prep.verify --data=/data/shards/ptbxl
-
-Every file is read in full. Checked: files, sizes and checksums; examples, records, patients, beats
-and label counts; unique uids; sound values; the ledger against the shards; no patient and no
-identical signal in two splits; and that Grain and tfds read what we read. Prints one page and ends
-with exit code 0, or 2 and a line for each thing that failed.
-"""
+"""The checks behind `lvcg verify`: a data set is what its dataset.json says, and nothing leaks
+between its splits."""
 
 import array
 import collections
