@@ -26,6 +26,10 @@ MANIFEST = "records.csv"  # lists the files of a folder, see corpora/arrays.py
 LARGEST_FILE = 2**31
 
 
+class NotSaid(InputError):
+    """Neither the file nor the caller says the rate, unit or leads of a record."""
+
+
 def read_any(
     path: str | Path,
     rate: float | None = None,
@@ -89,7 +93,7 @@ def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Wa
 def _agree(given, said, what: str, record_id: str):
     """A property of a record that is given, or stated in the file, or both alike."""
     if given is None and said is None:
-        raise InputError(
+        raise NotSaid(
             f"record {record_id}: its {what} is not known:"
             f" give it in the column {what} of {MANIFEST}"
         )

@@ -488,7 +488,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     if args.repeats < 1 or args.records < 5:
         raise InputError("--repeats must be 1 or more, --records 5 or more")
-    logging.set_verbosity(logging.ERROR)  # the libraries' own chatter
+    logging.set_verbosity(logging.WARNING)  # below that Orbax reports every stage of a save
     config = read_config_file(args.config)
     if args.baseline and config.geometry.learnable:
         raise InputError(

@@ -12,7 +12,7 @@ from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.record import RecordRef
-from data_prep.formats.any_file import read_file
+from data_prep.formats.any_file import NotSaid, read_file
 from lvcg_jax import __version__
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.data.windows import Failure, corpus_windows, shard_windows, show_only
@@ -121,10 +121,9 @@ def file_corpus(path: str, rate: float | None, unit: str | None, leads: str | No
     def read(ref: RecordRef):
         try:
             return read_file(ref.path, ref.record_id, rate, unit, names)
-        except InputError as error:
+        except NotSaid as error:
             absent = [f"--{name}" for name, value in flags.items() if value is None]
-            hint = f" (for one file: {', '.join(absent)})" if "is not known" in str(error) else ""
-            raise InputError(f"{error}{hint}") from None
+            raise InputError(f"{error} (for one file: {', '.join(absent)})") from None
 
     stem = Path(path).stem
     return Corpus("file", "", {}, [RecordRef(stem, stem, None, {}, path)], "none given", read=read)

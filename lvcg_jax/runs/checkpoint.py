@@ -1,19 +1,23 @@
-"""Run directories: what a run is (config, versions), its checkpoints, and going on where it
-stopped.
+"""Run directories: what a run is (config, versions), its checkpoints, and how it continues.
 
     RUN/config.json   versions.json   metrics.jsonl   checkpoints/STEP   lowest/STEP
 
-A checkpoint holds the train state, the position in the data, the config and the preprocessing hash.
-Orbax writes it in the background under a temporary name and renames it, or on object storage marks
-it when it is whole, so a killed process leaves the previous one intact.
+A checkpoint holds the train state, the position in the data, the config, the hash of the
+preprocessing and the identity of the data set. Orbax writes it in the background under a temporary
+name and renames it, or on object storage marks it when it is whole, so a killed process leaves the
+previous one intact.
 """
 
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import logging
 import platform
+import re
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -23,6 +27,7 @@ from ml_collections import ConfigDict
 from data_prep.base.errors import InputError
 from data_prep.base.files import is_remote, run_place, write_whole
 from data_prep.base.memory import give_back_freed_memory
+from data_prep.base.words import first_line
 from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.files import differences, load_config, save_config
 
@@ -46,9 +51,10 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
     if path.exists():
         changed = differences(load_config(path), config)
         if changed:
+            some = "; ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")
             raise InputError(
-                f"{workdir} belongs to another config ({'; '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}):"
-                " use another --workdir, or the config it was started with"
+                f"{workdir} belongs to another config ({some}): use another --workdir, or the"
+                " config it was started with"
             )
         return
     if workdir.exists() and any(workdir.iterdir()):
@@ -69,20 +75,55 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
     write_whole(workdir / "versions.json", json.dumps(versions, indent=2) + "\n")
 
 
-class Checkpoints:
-    """The newest few checkpoints of a run, and the one with the lowest validation loss."""
+class DamagedCheckpoint(InputError):
+    """A checkpoint is there and cannot be read; the message says what is wrong with it."""
 
-    def __init__(self, workdir: Path, config: ConfigDict | None = None, keep: int = 3):
-        self.workdir, self.config = run_place(workdir), config
-        _quiet_closed_loops()
+
+def data_identity(metadata: dict) -> dict:
+    """What a checkpoint stores of the data set that it was trained on, from its dataset.json.
+
+    It depends on what the training and validation shards hold, not on the folder they are in, so a
+    data set may be moved, renamed or copied to another machine.
+    """
+    splits = {name: metadata["splits"].get(name) for name in ("train", "validation")}
+    sums = [
+        [shard["sha256"] for shard in split["shards"]] if split else [] for split in splits.values()
+    ]
+    return {
+        "corpus": metadata["corpus"],
+        "train_windows": splits["train"]["examples"],
+        "sha256": hashlib.sha256(json.dumps(sums).encode()).hexdigest(),
+    }
+
+
+def _identity_words(data: dict) -> str:
+    return f"{data['corpus']} ({data['train_windows']:,} training windows, {data['sha256'][:8]})"
+
+
+class Checkpoints:
+    """The newest few checkpoints of a run, and the one with the lowest validation loss.
+
+    Without a config they are only read. `data` is the data_identity of the data set.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        config: ConfigDict | None = None,
+        keep: int = 3,
+        data: dict | None = None,
+    ):
+        self.workdir, self.config, self.data = run_place(workdir), config, data
+        _quiet_repeats()
         self._latest = self._manager("checkpoints", keep)
         self._lowest = self._manager("lowest", 1)
         self.lowest_loss = float("inf")
-        if self._lowest.latest_step() is not None:
-            meta = self._lowest.restore(
-                self._lowest.latest_step(), args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-            )["meta"]
-            self.lowest_loss = meta["validation_loss"]
+        step = self._lowest.latest_step()
+        if step is not None:
+            try:
+                self.lowest_loss = _read_meta(self._lowest, step)["validation_loss"]
+            except DamagedCheckpoint as error:
+                _warn(f"the checkpoint of lowest validation loss cannot be read ({error})")
 
     def _manager(self, name: str, keep: int) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
@@ -99,37 +140,35 @@ class Checkpoints:
         meta = {
             "position": {"next_index": step},
             "preprocess_hash": make_preprocess(self.config).hash(),
+            "data": self.data,
             "config": json.loads(self.config.to_json()),
             **meta,
         }
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
-        # one save at a time: processes meet at numbered barriers, which two at once may number
-        # differently
+        # One save at a time: processes meet at numbered barriers, and two saves at once may number
+        # them differently.
         self.wait()
         give_back_freed_memory()  # the threads of the save before have left some tens of megabytes
-        with self._told():
+        with self._writing():
             manager.save(step, args=items, force=True)
 
     @contextlib.contextmanager
-    def _told(self):
-        """A checkpoint that cannot be written (now, or the one under way) ends the run with one
-        line, not a trace."""
+    def _writing(self) -> Iterator[None]:
+        """A checkpoint that cannot be written, this one or the one under way, is told in one
+        line."""
         try:
             yield
-        # the file system, tensorstore and orbax each have their own ways to say it
         except Exception as error:
-            # a trace for every array that was not written
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-            lines = str(error).splitlines() or [type(error).__name__]
-            remote = is_remote(self.workdir)
+            if not is_storage_error(error):
+                raise
             cause, remedy = (
                 ("can the bucket be reached", "see to it")
-                if remote
+                if is_remote(self.workdir)
                 else ("is the disk full", "make room")
             )
             raise InputError(
-                f"a checkpoint could not be written to {self.workdir} ({lines[0][:120]}): {cause}? The one before is"
-                f" intact: {remedy} and start the same command again"
+                f"a checkpoint could not be written to {self.workdir} ({first_line(error)[:120]}):"
+                f" {cause}? The one before is intact: {remedy} and start the same command again"
             ) from error
 
     def save(self, step: int, state) -> None:
@@ -146,26 +185,33 @@ class Checkpoints:
         return True
 
     def restore_latest(self, abstract_state):
-        """The newest readable state and its data position, or None for a new run; damaged ones are
-        passed over."""
-        for step in sorted(self._latest.all_steps(), reverse=True):
+        """The newest readable state and its data position, or None for a new run.
+
+        Damaged checkpoints are passed over; one of other data is refused.
+        """
+        steps = sorted(self._latest.all_steps(), reverse=True)
+        for step in steps:
             try:
-                restored = _restore(self._latest, step, abstract_state)
-            except InputError:
-                raise
-            except Exception as error:
-                message = str(error).splitlines()[0] if str(error) else type(error).__name__
-                print(
-                    f"warning: checkpoint {step} cannot be read ({message}); trying the one before",
-                    file=sys.stderr,
-                )
-                continue
-            return restored
-        if self._latest.all_steps():
+                meta = _read_meta(self._latest, step)
+                self._check_data(meta.get("data"))
+                return _read_state(self._latest, step, abstract_state), meta["position"]
+            except DamagedCheckpoint as error:
+                _warn(f"checkpoint {step} cannot be read ({error}); trying the one before")
+        if steps:
             raise InputError(
-                f"no checkpoint in {self.workdir / 'checkpoints'} can be read: start a new --workdir"
+                f"no checkpoint in {self.workdir / 'checkpoints'} can be read: start a new"
+                " --workdir"
             )
         return None
+
+    def _check_data(self, stored: dict | None) -> None:
+        """Refuses to continue with a data set that is not the one of the checkpoint."""
+        if stored and self.data and stored["sha256"] != self.data["sha256"]:
+            raise InputError(
+                f"{self.workdir} was trained on {_identity_words(stored)}, data.dir now holds"
+                f" {_identity_words(self.data)}: give the data set that the run was started with,"
+                " or another --workdir"
+            )
 
     def restore_for_use(self, abstract_state, which: str = "lowest"):
         """The state to evaluate, and its step: of lowest validation loss, or the latest (also where
@@ -175,53 +221,62 @@ class Checkpoints:
             if which == "lowest" and self._lowest.latest_step() is not None
             else self._latest
         )
-        if manager.latest_step() is None:
+        step = manager.latest_step()
+        if step is None:
             raise InputError(
-                f"{self.workdir} has no checkpoint yet: train first (python -m lvcg_jax.train --workdir={self.workdir})"
+                f"{self.workdir} has no checkpoint yet: train first (lvcg train"
+                f" --workdir={self.workdir})"
             )
-        return _restore(manager, manager.latest_step(), abstract_state)[0], manager.latest_step()
+        return _read_state(manager, step, abstract_state), step
 
     def wait(self) -> None:
         """Blocks until background saves are on disk."""
-        with self._told():
+        with self._writing():
             self._latest.wait_until_finished()
             self._lowest.wait_until_finished()
 
     def close(self) -> None:
-        self._latest.close()
-        self._lowest.close()
+        """Ends both managers; one that fails does not keep the other from closing."""
+        with self._writing(), contextlib.ExitStack() as stack:
+            stack.callback(self._lowest.close)
+            stack.callback(self._latest.close)
 
 
-def _restore(manager: ocp.CheckpointManager, step: int, abstract_state):
+# ---- Reading --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """What Orbax and tensorstore raise for a damaged checkpoint, as DamagedCheckpoint."""
+    try:
+        yield
+    except Exception as error:
+        # KeyError: a folder or an entry that Orbax looks up is gone
+        if not is_storage_error(error) and not isinstance(error, KeyError):
+            raise
+        raise DamagedCheckpoint(first_line(error)[:120]) from error
+
+
+def _read_meta(manager: ocp.CheckpointManager, step: int) -> dict:
+    with _reading():
+        args = ocp.args.Composite(meta=ocp.args.JsonRestore())
+        return manager.restore(step, args=args)["meta"]
+
+
+def _read_state(manager: ocp.CheckpointManager, step: int, abstract_state):
     _check_shapes(manager, step, abstract_state)
-    args = ocp.args.Composite(
-        state=ocp.args.StandardRestore(abstract_state), meta=ocp.args.JsonRestore()
-    )
-    restored = manager.restore(step, args=args)
-    return restored["state"], restored["meta"]["position"]
-
-
-def _quiet_closed_loops() -> None:
-    """When one array cannot be read or written, the others find their event loop closed: no trace
-    for each of them."""
-    before = sys.unraisablehook
-    if getattr(before, "quiet_closed_loops", False):
-        return
-
-    def hook(unraisable) -> None:
-        if "loop is closed" not in str(unraisable.exc_value):
-            before(unraisable)
-
-    hook.quiet_closed_loops = True
-    sys.unraisablehook = hook
+    with _reading():
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
+        return manager.restore(step, args=args)["state"]
 
 
 def _check_shapes(manager: ocp.CheckpointManager, step: int, abstract_state) -> None:
     """A checkpoint of another architecture is refused in one line that names the first parameter
     that differs."""
-    stored = manager.item_metadata(step)["state"]
+    with _reading():
+        stored = manager.item_metadata(step)["state"]
     if stored is None:
-        raise OSError("its state is missing")
+        raise DamagedCheckpoint("its state is missing")
     have = {_name(path): tuple(x.shape) for path, x in jax.tree_util.tree_leaves_with_path(stored)}
     want = {
         _name(path): tuple(x.shape)
@@ -230,10 +285,62 @@ def _check_shapes(manager: ocp.CheckpointManager, step: int, abstract_state) -> 
     for name in sorted(have.keys() | want.keys()):
         if have.get(name) != want.get(name):
             raise InputError(
-                f"checkpoint {manager.directory / str(step)} is of another architecture: '{name}' has shape"
-                f" {have.get(name, 'absent')}, the config wants {want.get(name, 'absent')}"
+                f"checkpoint {manager.directory / str(step)} is of another architecture: '{name}'"
+                f" has shape {have.get(name, 'absent')}, the config wants"
+                f" {want.get(name, 'absent')}"
             )
 
 
 def _name(path) -> str:
     return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+
+
+# ---- Errors of others -----------------------------------------------------------------------
+
+# tensorstore raises a plain ValueError for everything; only its text says that it is about
+# storage: it begins with the status, as in 'OUT_OF_RANGE: Error writing local file ...'.
+_STATUS = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
+_CLOUD_PACKAGES = ("gcsfs", "aiohttp", "google")  # have errors of their own for object storage
+
+
+def is_storage_error(error: Exception) -> bool:
+    """Whether it is about a disk, a bucket or the content of a file, not a mistake of the code."""
+    if isinstance(error, OSError | json.JSONDecodeError | UnicodeDecodeError):
+        return True
+    if type(error) is ValueError:
+        return _STATUS.match(str(error)) is not None
+    return type(error).__module__.partition(".")[0] in _CLOUD_PACKAGES
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _quiet_repeats() -> None:
+    """An exception of a save or a restore is told once, when it is raised.
+
+    Orbax also logs it, with a trace for each of its threads and tasks; and when one array cannot be
+    read or written, the threads that work on the others find their event loop closed.
+    """
+    for name in ("absl", "asyncio"):  # Orbax logs to absl's logger
+        logging.getLogger(name).addFilter(_is_not_of_orbax)
+    before = sys.unraisablehook
+    if getattr(before, "quiet_closed_loops", False):
+        return
+
+    def hook(unraisable) -> None:
+        # asyncio has no type of its own for it: the function that raised it says what it is
+        frames = [frame.f_code.co_name for frame, _ in traceback.walk_tb(unraisable.exc_traceback)]
+        if not (unraisable.exc_type is RuntimeError and frames[-1:] == ["_check_closed"]):
+            before(unraisable)
+
+    hook.quiet_closed_loops = True
+    sys.unraisablehook = hook
+
+
+def _is_not_of_orbax(record: logging.LogRecord) -> bool:
+    """False for a log record of an exception that went through Orbax."""
+    if not record.exc_info:
+        return True
+    frames = traceback.walk_tb(record.exc_info[2])
+    return not any("orbax" in Path(frame.f_code.co_filename).parts for frame, _ in frames)

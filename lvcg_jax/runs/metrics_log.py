@@ -3,12 +3,13 @@
 import contextlib
 import json
 import math
+import socket
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX import RecordWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
@@ -20,9 +21,10 @@ class MetricsLog:
     """Appends to RUN/metrics.jsonl and RUN/tensorboard; after a resume, steps that run again are
     dropped.
 
-    Both are written at once, in the caller's thread: a disk that fills is told, and cannot make the
-    run wait for ever. Object storage cannot append: there both are written to a scratch folder, and
-    `upload` copies them whole.
+    Both are written at once, in the caller's thread, so that a full disk is noticed. tensorboardX's
+    SummaryWriter is not used for that reason: its thread dies of a full disk with a trace, and ten
+    events later the run waits for it for ever. Object storage cannot append: there both are written
+    to a scratch folder, and `upload` copies them whole.
     """
 
     def __init__(self, workdir: Path, resume_step: int):
@@ -35,12 +37,16 @@ class MetricsLog:
         write_whole(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         self._file = self.path.open("a", buffering=1)
         (folder / "tensorboard").mkdir(exist_ok=True)
-        self._events = EventsWriter(str(folder / "tensorboard" / "events"))
+        # TensorBoard knows an event file by its name and by its first event
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+        self._events = RecordWriter(str(folder / "tensorboard" / name))
+        self._write_event(file_version="brain.Event:2")
         if resume_step:  # TensorBoard hides what an earlier event file has from this step on
             start = SessionLog(status=SessionLog.START)
-            self._events.write_event(
-                Event(wall_time=time.time(), step=resume_step + 1, session_log=start)
-            )
+            self._write_event(step=resume_step + 1, session_log=start)
+
+    def _write_event(self, **fields) -> None:
+        self._events.write(Event(wall_time=time.time(), **fields).SerializeToString())
 
     def write(self, step: int, kind: str, values: dict[str, float]) -> None:
         """One row: the step, whether it is of training or validation, and its numbers."""
@@ -51,14 +57,13 @@ class MetricsLog:
         ]
         try:
             self._file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
-            self._events.write_event(
-                Event(wall_time=time.time(), step=step, summary=Summary(value=points))
-            )
+            self._write_event(step=step, summary=Summary(value=points))
             self._events.flush()
         except OSError as error:
             raise InputError(
-                f"the numbers of step {step} could not be written to {self.path} ({error.strerror}): is the disk full?"
-                " The last checkpoint is intact: make room and start the same command again"
+                f"the numbers of step {step} could not be written to {self.path}"
+                f" ({error.strerror}): is the disk full? The last checkpoint is intact: make room"
+                " and start the same command again"
             ) from None
 
     def upload(self) -> None:

@@ -54,7 +54,7 @@ def _packaged(name: str, which: str) -> Trained:
 
 def _of_run(run: Path, which: str) -> Trained:
     # late: orbax takes a second, packaged weights do without
-    from lvcg_jax.runs.checkpoint import Checkpoints
+    from lvcg_jax.runs.checkpoint import Checkpoints, DamagedCheckpoint
 
     config = load_config(run / "config.json")
     try:
@@ -68,10 +68,9 @@ def _of_run(run: Path, which: str) -> Trained:
     checkpoints = Checkpoints(run)
     try:
         state, step = checkpoints.restore_for_use(placed, which)
-    # what orbax and tensorstore raise for damaged files
-    except (OSError, ValueError, KeyError) as error:
+    except DamagedCheckpoint as error:
         raise InputError(
-            f"the {which} checkpoint of {run} cannot be read ({first_line(error)[:100]}): try another --which"
+            f"the {which} checkpoint of {run} cannot be read ({error}): try another --which"
         ) from None
     finally:
         checkpoints.close()

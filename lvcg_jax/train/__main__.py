@@ -83,8 +83,7 @@ def start(argv: list[str]) -> int:
     if workdir is None:
         workdir = default_workdir(flags.FLAGS["config"].config_filename)
         print(f"no --workdir given: the run goes to {workdir}", file=sys.stderr)
-    # the libraries log what they also raise, with traces that hide our one line
-    logging.set_verbosity(logging.FATAL)
+    logging.set_verbosity(logging.WARNING)  # below that Orbax reports every stage of a save
     join_processes()
     train_and_evaluate(_CONFIG.value, workdir)
     return 0

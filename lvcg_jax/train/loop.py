@@ -1,11 +1,13 @@
 """The training loop: data, model, checkpoint or fresh start, steps, validation, a clean end."""
 
 import atexit
+import contextlib
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from data_prep.base.words import list_some
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.config.build import as_geometry, make_model, make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, train_batches
-from lvcg_jax.runs.checkpoint import Checkpoints, open_run
+from lvcg_jax.runs.checkpoint import Checkpoints, data_identity, open_run
 from lvcg_jax.runs.metrics_log import MetricsLog
 from lvcg_jax.runs.state import TrainState, create_state, make_optimizer, take_weights
 from lvcg_jax.runs.trained import load_trained
@@ -30,6 +32,28 @@ from lvcg_jax.runs.weights import weights_hash
 from lvcg_jax.train.compiled import CompiledStep
 from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
 from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
+
+# Fields that a run divides by, counts with or waits for: zero or less makes no sense.
+POSITIVE_FIELDS = (
+    "data.batch_size",
+    "data.synthetic_patients",
+    "mesh.model",
+    "optim.accumulate",
+    "train.steps",
+    "train.log_every",
+    "train.validate_every",
+    "train.validate_records",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+)
+
+
+def check_positive(config: ConfigDict) -> None:
+    """An InputError for a field that must be 1 or more and is not."""
+    for name in POSITIVE_FIELDS:
+        section, field = name.split(".")
+        if config[section][field] < 1:
+            raise InputError(f"{name} is {config[section][field]}: give 1 or more")
 
 
 def say(message: str) -> None:
@@ -64,9 +88,8 @@ def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     raw, shards = folder / "synthetic", folder / "data"
     if (jax.process_index() == 0 or is_remote(workdir)) and not (shards / "dataset.json").exists():
-        say(
-            f"no data.dir given: making a synthetic data set of {config.data.synthetic_patients} patients in {shards}"
-        )
+        patients = config.data.synthetic_patients
+        say(f"no data.dir given: making a synthetic data set of {patients} patients in {shards}")
         write_corpus(raw, patients=config.data.synthetic_patients, seed=config.seed)
         build(open_corpus("synthetic", raw), shards, make_preprocess(config))
     if jax.process_count() > 1:
@@ -110,8 +133,8 @@ def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOr
     names = [example["record_id"] for example in shards.read(order[step - 1][bad[:5]])]
     more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
     raise InputError(
-        f"the loss of step {step} is not finite, from record {', '.join(names)}{more}: look at these records, or lower"
-        " optim.learning_rate; the last checkpoint is intact"
+        f"the loss of step {step} is not finite, from record {', '.join(names)}{more}: look at"
+        " these records, or lower optim.learning_rate; the last checkpoint is intact"
     )
 
 
@@ -127,21 +150,54 @@ def start_from(run: str, state: TrainState, shardings) -> TrainState:
     return jax.device_put(state, shardings)
 
 
+@contextlib.contextmanager
+def everything_closed() -> Iterator[list[Callable[[], object]]]:
+    """Yields a list for what must be closed; at the end of the block all of it is, last first.
+
+    The first error, of the block or of closing, is the one that is raised; later ones are noted on
+    it.
+    """
+    closers: list[Callable[[], object]] = []
+    first: BaseException | None = None
+    try:
+        yield closers
+    except BaseException as error:
+        first = error
+    for close in reversed(closers):
+        try:
+            close()
+        except Exception as error:
+            if first is None:
+                first = error
+            elif error is not first:
+                first.add_note(f"while closing: {type(error).__name__}: {error}")
+    if first is not None:
+        raise first
+
+
 def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
-    """Trains until the last step ('finished') or until asked to stop ('preempted'); resumes what is
-    in workdir."""
+    """Trains until the last step, or until asked to stop; continues what is in `workdir`.
+
+    Args:
+      config: as in configs/pretrain.py.
+      workdir: the run directory, a folder or gs://BUCKET/FOLDER.
+
+    Returns:
+      'finished' or 'preempted'.
+    """
+    check_positive(config)
     workdir = run_place(workdir)
     require_local(config.data.dir)
     with config.ignore_type():  # a run keeps the numbers of a geometry file, not its name
         config.geometry.matrix = as_geometry(config.geometry.matrix)
 
-    # Run directory and data.
+    # ---- Run directory and data ----
     if jax.process_index() == 0:
         open_run(workdir, config)
     train_shards, validation_shards = open_data(config, workdir)
     max_beats = train_shards.preprocess.max_beats
 
-    # Mesh, model and optimiser; parameters are born where they live.
+    # ---- Mesh, model and optimiser ----
     mesh = make_mesh(config)
     groups, mine = mesh.shape["data"], local_groups(mesh)
     model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
@@ -155,106 +211,110 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     abstract = jax.eval_shape(init, 0)
     shardings = state_sharding(mesh, abstract, config)
 
-    # Checkpoint or fresh start.
-    checkpoints = Checkpoints(workdir, config, config.train.keep_checkpoints)
-    placed = jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
-    )
-    restored = checkpoints.restore_latest(placed)
-    if restored is None:
-        state, start = jax.jit(init, out_shardings=shardings)(config.seed), 0
-        if config.train.start_from:
-            state = start_from(config.train.start_from, state, shardings)
-    else:
-        state, position = restored
-        batches.set_state(position)
-        start = int(state.step)
-        say(f"resuming {workdir} at step {start}")
+    with everything_closed() as closers:
+        # ---- Checkpoint or fresh start: parameters are made on the devices where they live ----
+        checkpoints = Checkpoints(
+            workdir, config, config.train.keep_checkpoints, data_identity(train_shards.metadata)
+        )
+        closers += [checkpoints.close, checkpoints.wait]
+        placed = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings
+        )
+        restored = checkpoints.restore_latest(placed)
+        if restored is None:
+            state, start = jax.jit(init, out_shardings=shardings)(config.seed), 0
+            if config.train.start_from:
+                state = start_from(config.train.start_from, state, shardings)
+        else:
+            state, position = restored
+            batches.set_state(position)
+            start = int(state.step)
+            say(f"resuming {workdir} at step {start}")
 
-    # Steps.
-    room = KeptRoom()
-    train_step = CompiledStep(
-        make_train_step(model, tx, config, subsets, max_beats, mesh, shardings), room
-    )
-    validation_step = CompiledStep(
-        make_validation_step(model, config, subsets, max_beats, mesh, shardings), room
-    )
+        # ---- Steps ----
+        room = KeptRoom()
+        closers.append(room.give_up)
+        train_step = CompiledStep(
+            make_train_step(model, tx, config, subsets, max_beats, mesh, shardings), room
+        )
+        validation_step = CompiledStep(
+            make_validation_step(model, config, subsets, max_beats, mesh, shardings), room
+        )
 
-    def validate(state) -> dict[str, float]:
-        maker = BatchMaker(validation_shards, 1, groups, mine, config.data.pack)
-        size = -(-config.data.batch_size // groups) * groups
-        sums = [
-            jax.device_get(validation_step(state, put_batch(batch, mesh)))
-            for batch in ordered_batches(maker, size, config.train.validate_records)
-        ]
-        return summarise_validation(sums)
+        def validate(state) -> dict[str, float]:
+            maker = BatchMaker(validation_shards, 1, groups, mine, config.data.pack)
+            size = -(-config.data.batch_size // groups) * groups
+            sums = [
+                jax.device_get(validation_step(state, put_batch(batch, mesh)))
+                for batch in ordered_batches(maker, size, config.train.validate_records)
+            ]
+            return summarise_validation(sums)
 
-    # Loop. The numbers of a step are fetched after the next one is under way, so the device never
-    # waits for the host.
-    log = MetricsLog(workdir, start) if jax.process_index() == 0 else None
-    preemption = Preemption()
-    bar = progress_bar(
-        total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0
-    )
-    pending, window = None, (start, time.monotonic())
-    outcome = "finished"
+        # ---- Log, preemption and progress ----
+        log = MetricsLog(workdir, start) if jax.process_index() == 0 else None
+        if log:
+            closers.append(log.close)
+        preemption = Preemption()
+        closers.append(preemption.close)
+        bar = progress_bar(
+            total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0
+        )
+        closers.append(bar.close)
+        window = (start, time.monotonic())  # since the numbers were last logged
 
-    def settle(item) -> None:
-        nonlocal window
-        step, metrics, losses, moment = item
-        metrics, losses = jax.device_get((metrics, losses))
-        check_finite(losses, step, train_shards, order)
-        if step % config.train.log_every == 0 or step == 1:
-            elapsed = max(moment - window[1], 1e-9)
-            metrics["records_per_second"] = (step - window[0]) * config.data.batch_size / elapsed
-            metrics["memory_gib"] = peak_memory()
-            window = (step, moment)
-            speed = f"{metrics['records_per_second']:.0f} records/s"
-            scores = f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}"
-            bar.set_postfix_str(f"{scores}, {speed}", refresh=False)
-            if log:
-                log.write(step, "train", metrics)
+        def settle(step: int, metrics, losses, moment: float) -> None:
+            """Fetches the numbers of a step, checks its losses, and logs it if it is due."""
+            nonlocal window
+            metrics, losses = jax.device_get((metrics, losses))
+            check_finite(losses, step, train_shards, order)
+            if step % config.train.log_every == 0 or step == 1:
+                elapsed = max(moment - window[1], 1e-9)
+                records = (step - window[0]) * config.data.batch_size
+                metrics["records_per_second"] = records / elapsed
+                metrics["memory_gib"] = peak_memory()
+                window = (step, moment)
+                speed = f"{metrics['records_per_second']:.0f} records/s"
+                scores = f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}"
+                bar.set_postfix_str(f"{scores}, {speed}", refresh=False)
+                if log:
+                    log.write(step, "train", metrics)
 
-    try:
+        # ---- Loop: the numbers of a step are fetched after the next one is under way, so that the
+        # device never waits for the host ----
+        pending, outcome = None, "finished"
         for step in range(start + 1, config.train.steps + 1):
             batch = put_batch(next(batches), mesh)
             state, metrics, losses = train_step(state, batch)
             moment = time.monotonic()
             if pending:
-                settle(pending)
+                settle(*pending)
             pending = (step, metrics, losses, moment)
             bar.update()
+
+            # what is due after this step
             last = step == config.train.steps
             stop = preemption.asked(step)
+            saving = stop or last or step % config.train.checkpoint_every == 0
             validating = validation_shards is not None and (
                 step % config.train.validate_every == 0 or last
             )
-            if validating or stop or last or step % config.train.checkpoint_every == 0:
-                settle(pending)
+            if validating or saving:
+                settle(*pending)
                 pending = None
-                if validating:
-                    values = validate(state)
-                    if log:
-                        log.write(step, "validation", values)
-                    say(
-                        f"step {step}: validation loss {values['loss']:.4g}, hidden leads R2 {values['ecg_r2']:.3f}"
-                    )
-                    checkpoints.save_if_lowest(step, state, values["loss"])
-                    window = (step, time.monotonic())
-                if stop or last or step % config.train.checkpoint_every == 0:
-                    if log:
-                        log.upload()
-                    checkpoints.save(step, state)
+            if validating:
+                values = validate(state)
+                if log:
+                    log.write(step, "validation", values)
+                loss, r2 = values["loss"], values["ecg_r2"]
+                say(f"step {step}: validation loss {loss:.4g}, hidden leads R2 {r2:.3f}")
+                checkpoints.save_if_lowest(step, state, loss)
+                window = (step, time.monotonic())
+            if saving:
+                if log:
+                    log.upload()
+                checkpoints.save(step, state)
             if stop and not last:
                 outcome = "preempted"
                 break
-    finally:
-        room.give_up()
-        bar.close()
-        preemption.close()
-        checkpoints.wait()
-        checkpoints.close()
-        if log:
-            log.close()
     say(f"{outcome} at step {int(state.step)} of {config.train.steps}: {workdir}")
     return outcome

@@ -11,18 +11,22 @@ import pytest
 from helpers.commands import CONFIG, assert_one_line_error, get_config, run, train_arguments
 
 from data_prep.base.errors import InputError
+from data_prep.corpora.corpus import open_corpus
+from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.preprocess import Preprocess
+from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax import LVCG
 from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import load_config
 from lvcg_jax.data.batches import BatchOrder
 from lvcg_jax.runs.checkpoint import Checkpoints
-from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.runs.metrics_log import MetricsLog, read_metrics
 from lvcg_jax.runs.state import TrainState, take_weights
+from lvcg_jax.train import loop
 from lvcg_jax.train.__main__ import default_workdir
-from lvcg_jax.train.loop import train_and_evaluate
+from lvcg_jax.train.loop import POSITIVE_FIELDS, everything_closed, train_and_evaluate
 
 
 def test_run_directory_says_what_was_done(trained_run, smoke):
@@ -156,6 +160,74 @@ def test_run_directory_of_another_config_is_refused(trained_run, smoke):
         InputError, match=r"belongs to another config \(optim.learning_rate: 0.001 -> 0.5\)"
     ):
         train_and_evaluate(smoke, trained_run)
+
+
+def test_a_run_continues_with_its_data_in_another_folder_and_refuses_other_data(
+    trained_run, smoke, shards_dir, tmp_path, capfd
+):
+    shutil.copytree(trained_run, tmp_path / "run")
+    shutil.copytree(shards_dir, tmp_path / "moved")
+    smoke.data.dir = str(tmp_path / "moved")
+    assert train_and_evaluate(smoke, tmp_path / "run") == "finished"
+    assert "resuming" in capfd.readouterr().err
+
+    write_corpus(tmp_path / "raw", patients=8, seed=1)
+    corpus = open_corpus("synthetic", tmp_path / "raw")
+    build(corpus, tmp_path / "other", make_preprocess(smoke), progress=False)
+    smoke.data.dir = str(tmp_path / "other")
+    with pytest.raises(InputError, match="trained on synthetic .* now holds synthetic") as error:
+        train_and_evaluate(smoke, tmp_path / "run")
+    assert "or another --workdir" in str(error.value)
+
+
+@pytest.mark.parametrize("name", POSITIVE_FIELDS)
+@pytest.mark.parametrize("value", [0, -1])
+def test_zero_or_less_is_refused_where_it_makes_no_sense(smoke, tmp_path, name, value):
+    smoke.update_from_flattened_dict({name: value})
+    with pytest.raises(InputError, match=f"{name} is {value}: give 1 or more"):
+        train_and_evaluate(smoke, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_everything_is_closed_and_the_first_error_is_seen():
+    log = []
+
+    def close(name, error=None):
+        log.append(name)
+        if error:
+            raise error
+
+    with pytest.raises(InputError, match="the step failed") as seen, everything_closed() as closers:
+        closers += [lambda: close("a"), lambda: close("b", OSError("and b")), lambda: close("c")]
+        raise InputError("the step failed")
+    assert log == ["c", "b", "a"] and seen.value.__notes__ == ["while closing: OSError: and b"]
+    with pytest.raises(OSError, match="of b"), everything_closed() as closers:
+        closers += [lambda: close("a", ValueError("of a")), lambda: close("b", OSError("of b"))]
+    assert log[3:] == ["b", "a"]
+    with everything_closed() as closers:
+        closers.append(lambda: close("d"))
+    assert log[-1] == "d"
+
+
+def test_a_run_whose_last_save_fails_closes_the_rest_and_tells_the_first_error(
+    smoke, tmp_path, monkeypatch
+):
+    closed, wait = [], Checkpoints.wait
+    close_log = MetricsLog.close
+    monkeypatch.setattr(MetricsLog, "close", lambda log: (closed.append("log"), close_log(log)))
+
+    def fail(checkpoints):
+        wait(checkpoints)
+        raise InputError("a checkpoint could not be written")
+
+    def diverge(*_):
+        monkeypatch.setattr(Checkpoints, "wait", fail)
+        raise InputError("the loss is not finite")
+
+    monkeypatch.setattr(loop, "check_finite", diverge)
+    with pytest.raises(InputError, match="the loss is not finite"):
+        train_and_evaluate(smoke, tmp_path / "run")
+    assert closed == ["log"]
 
 
 def test_folder_with_other_files_is_refused(smoke, tmp_path):
