@@ -1,7 +1,7 @@
 """The results page: the tables of a trained run beside its controls and published figures, with a
 list of what it did not win.
 
-    lvcg results --checkpoint=runs/paper --data=data/ptbxl --out=docs/results.md
+    lvcg results --checkpoint=runs/paper --data=data/ptbxl --out=docs/results-paper.md
 
 Embeds the data set with the trained model, with random weights and as median beats, probes every
 task at 1, 10 and 100% of the labels, and writes the section of this run; the page's other sections
@@ -267,12 +267,7 @@ def main(argv: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--checkpoint", required=True, type=Path, metavar="RUN", help="run directory of lvcg train")
     add("--data", required=True, type=Path, help="shards of lvcg build, with labels")
-    add(
-        "--out",
-        type=Path,
-        default=Path("docs/results.md"),
-        help="the page (default docs/results.md)",
-    )
+    add("--out", type=Path, metavar="PAGE", help="the page (default docs/results-NAME.md)")
     add("--name", help="section of the page (default: the name of the run directory)")
     add(
         "--random_seeds",
@@ -286,6 +281,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.set_verbosity(logging.WARNING)
     tasks, metadata = choose_tasks(args.task, args.data), read_metadata(args.data)
     name, work = args.name or args.checkpoint.resolve().name, args.work or args.checkpoint / "eval"
+    out = args.out or Path(f"docs/results-{name}.md")
     work.mkdir(parents=True, exist_ok=True)
 
     tables = embed_all(args.checkpoint, args.data, work, args.random_seeds)
@@ -304,10 +300,8 @@ def main(argv: list[str] | None = None) -> int:
     }
     stored = work / f"results-{name}.json"
     stored.write_text(json.dumps(document, indent=1) + "\n")
-    write_section(args.out, name, section_text(document))
-    print(
-        f"section '{name}' of {args.out} written; numbers in {stored}; probing took {seconds:.0f} s"
-    )
+    write_section(out, name, section_text(document))
+    print(f"section '{name}' of {out} written; numbers in {stored}; probing took {seconds:.0f} s")
     return 0
 
 

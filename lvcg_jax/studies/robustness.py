@@ -1,7 +1,7 @@
 """How much a trained model loses when electrodes are not where it believes, and when there are
 fewer leads.
 
-    lvcg robustness --checkpoint=RUN --data=SHARDS --out=DIR [--page=docs/results.md]
+    lvcg robustness --checkpoint=RUN --data=SHARDS --out=DIR [--page=PAGE.md]
 
 Moved electrodes: the model believes in other lead directions A [12,3] than it was trained with.
     noise      every entry of A plus a normal number times the level; a seed gives one direction
