@@ -30,6 +30,7 @@ from data_prep.ecg.loops import ARROW_MS, WAVES, wave_planes
 from data_prep.ecg.svg import Drawing
 from lvcg_jax.report.heart_vector import make_loop, number_lines, open_view, summary
 from lvcg_jax.report.page import macros, render
+from lvcg_jax.text.flags import add_shared
 
 
 def source_words(facts: dict) -> str:
@@ -133,9 +134,7 @@ def main(argv: list[str] | None = None) -> int:
         default="dower",
         help="lead directions: dower (default), paper, or a .json or .csv file by lead",
     )
-    add("--rate", type=positive_float, help="samples a second, where the file does not say it")
-    add("--unit", help="unit, where the file does not say it: mV, uV, ...")
-    add("--lead_names", help="names of the file's columns in order, where it does not say them")
+    add_shared(parser, "rate", "unit", "lead_names")
     add("--start", type=float, default=0.0, help="second to start at (default 0)")
     add("--seconds", type=positive_float, default=10.0, help="seconds to take (default 10)")
     args = parser.parse_args(argv)
