@@ -1,16 +1,20 @@
-"""How fast a build is, from WFDB file to shard, beside the straightforward loop that it replaces.
+"""Measures how fast a build is, from WFDB file to shard, beside the straightforward loop that it
+replaces.
 
-    python -m data_prep.benchmark --raw=ptbxl:/data/ptbxl --raw=csn:/data/csn
+    lvcg benchmark --raw=ptbxl:/data/ptbxl --raw=csn:/data/csn
 
 Without --raw, synthetic records at 100 Hz and 500 Hz are written and built. Each figure is the best
-of some repeats, in records per second of CPU time in one process (other work on the machine counts
-little), with files in the cache. The straightforward loop reads with wfdb.rdrecord and calls scipy
-record by record: the same filter, resampling, peaks and beats, the same shard format, but no
-checks, no ledger and no duplicates. The two take turns in each repeat. `two workers` is records per
-WALL second of two processes against one, each with the same work, in turns, the best of each: CPU
-time cannot show it, as that stops while a process waits for a core. So it needs two idle cores; the
-share of a core that each of the two workers got is printed beside it, and well under 1 means that
-the ratio says nothing.
+of several repeats, in records per second of CPU time in one process (other work on the machine
+matters little), with the files in the cache.
+
+The straightforward loop reads with wfdb.rdrecord and calls scipy record by record. It has the same
+filter, resampling, peaks, beats and shard format, but no checks, no ledger and no duplicates. The
+two take turns in each repeat.
+
+`two workers` is records per WALL second of two processes against one, each with the same work, in
+turns, the best of each: CPU time cannot show it, as it stops while a process waits for a core. It
+needs two idle cores. The share of a core that each of the two workers got is printed beside it; if
+that is well below 1, the ratio says nothing.
 """
 
 import itertools
@@ -20,18 +24,19 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from scipy import signal as sps
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.memory import peak_memory
 from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.dataset import shards
 from data_prep.dataset.one_shard import PARTS, Job, Shard, build_shard
-from data_prep.dataset.pool import BLAS_THREADS
+from data_prep.dataset.pool import one_blas_thread
 from data_prep.ecg.leads import LEADS, canonical
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import RecordRef
@@ -44,7 +49,7 @@ NAIVE_RATIO, WORKERS_RATIO, MEMORY_GIB = 2.0, 1.7, 1.0
 
 
 def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -> int:
-    """What one writes in an afternoon: rdrecord, scipy, a loop over beats and leads. Returns the
+    """The obvious way to write it: rdrecord, scipy, a loop over beats and leads. Returns the
     records written."""
     p = preprocess
     spec = shards.features(p.beat_samples, False)
@@ -52,6 +57,7 @@ def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -
     for ref in refs:
         with quiet_wfdb() as wfdb:
             record = wfdb.rdrecord(ref.path)
+        # the twelve leads, resampled, filtered, cut and normalised
         order = [[canonical(name) for name in record.sig_name].index(lead) for lead in LEADS]
         x = np.nan_to_num(record.p_signal[:, order].T)
         if record.fs != p.rate:
@@ -62,6 +68,7 @@ def straightforward(refs: list[RecordRef], preprocess: Preprocess, path: Path) -
         x = sps.sosfiltfilt(sos, x, axis=1)[:, : round(p.seconds * p.rate)]
         offset, scale = x.mean(axis=1), np.maximum(x.std(axis=1), 1e-6)
         z = (x - offset[:, None]) / scale[:, None]
+        # beats between the R peaks of lead II
         distance = round(p.peak_distance * p.rate)
         peaks, _ = sps.find_peaks(z[1], height=p.peak_height, distance=distance)
         if len(peaks) < 3:
@@ -104,11 +111,11 @@ def build_once(corpus: Corpus, folder: Path, number: int, shard: Shard) -> float
 
 
 def measure(corpus: Corpus, refs: list[RecordRef], folder: Path, repeats: int) -> dict[str, float]:
-    """Records per CPU second of the build and of the straightforward loop, interleaved; the best of
+    """Records per CPU second of the build and of the straightforward loop, in turns; the best of
     each."""
     shard = Shard("shard", "train", refs)
     ours, naive = [], []
-    for repeat in range(repeats + 1):  # the first fills caches and is not counted
+    for repeat in range(repeats + 1):  # the first one fills caches and is not counted
         ours.append(build_once(corpus, folder, 0, shard))
         before = time.process_time()
         straightforward(refs, Preprocess(), folder / "naive")
@@ -121,6 +128,8 @@ def measure(corpus: Corpus, refs: list[RecordRef], folder: Path, repeats: int) -
 def _worker(
     corpus: Corpus, refs: list[RecordRef], folder: Path, number: int, barrier, queue
 ) -> None:
+    """Builds a shard twice; the second time starts together with the other workers and is
+    reported."""
     shard = Shard("shard", "train", refs)
     build_once(corpus, folder, number, shard)  # imports, filters, file cache
     barrier.wait()
@@ -132,16 +141,17 @@ def _worker(
 def measure_workers(
     corpus: Corpus, refs: list[RecordRef], folder: Path, workers: int
 ) -> tuple[float, float, float]:
-    """Records per wall second of processes that start together, the share of a core each got, its
-    memory in GiB."""
+    """Records per wall second of processes that start together, the share of a core that each got,
+    and its memory in GiB."""
     context = multiprocessing.get_context("spawn")
     barrier, queue = context.Barrier(workers), context.Queue()
     processes = [
         context.Process(target=_worker, args=(corpus, refs, folder, n, barrier, queue))
         for n in range(workers)
     ]
-    for process in processes:
-        process.start()
+    with one_blas_thread():
+        for process in processes:
+            process.start()
     walls, cpus, memory = zip(*(queue.get(timeout=600) for _ in processes), strict=True)
     for process in processes:
         process.join()
@@ -152,8 +162,9 @@ def benchmark(
     name: str, corpus: Corpus, records: int, repeats: int, folder: Path
 ) -> list[tuple[str, str, bool]]:
     """Measures one corpus; rows of (what, value, whether the target is met)."""
+    # records that the straightforward loop can build as well
     plain = []
-    for ref in corpus.refs:  # records that both can build
+    for ref in corpus.refs:
         record = corpus.load(ref)
         if np.isfinite(record.signal).all() and {canonical(n) for n in record.leads} >= set(LEADS):
             plain.append(ref)
@@ -161,6 +172,7 @@ def benchmark(
             break
     if not plain:
         raise InputError(f"{name}: no record with twelve whole leads to measure with")
+    # the measurements
     rate = record.rate
     slim = Corpus(
         corpus.name, corpus.raw_dir, corpus.tasks, [], corpus.split_rule, read=corpus.read
@@ -171,6 +183,7 @@ def benchmark(
         for _ in range(WORKER_REPEATS)
     ]
     (one, _, memory), (two, share, _) = (max(column) for column in zip(*runs, strict=True))
+    # the report
     target = next((value for hz, value in TARGETS.items() if rate <= hz), 0)
     ratio = speed["ours"] / speed["naive"]
     return [
@@ -186,7 +199,8 @@ def benchmark(
         ),
         (
             "  two workers",
-            f"{two / one:.2f}x of one in wall time (target {WORKERS_RATIO:g}x), each had {share:.2f} of a core",
+            f"{two / one:.2f}x of one in wall time (target {WORKERS_RATIO:g}x),"
+            f" each had {share:.2f} of a core",
             two / one >= WORKERS_RATIO,
         ),
         (
@@ -197,50 +211,50 @@ def benchmark(
     ]
 
 
+def open_corpora(raw: list[str], records: int, folder: Path) -> Iterator[tuple[str, Corpus]]:
+    """The corpora that are given as CORPUS:DIR, or else two synthetic ones in `folder`; by name."""
+    for pair in raw:
+        name, colon, place = pair.partition(":")
+        if not colon:
+            raise InputError(f"--raw={pair}: write CORPUS:DIR, for example --raw=ptbxl:/data/ptbxl")
+        yield name, open_corpus(name, place)
+    for rate in () if raw else (100, 500):
+        place = folder / f"synthetic{rate}"
+        write_corpus(place, patients=-(-records // 4), records_per_patient=4, rate=rate)
+        yield f"synthetic {rate} Hz", open_corpus("synthetic", place)
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = Parser("benchmark", "Speed of the build, beside a straightforward loop.")
-    parser.add_argument(
+    parser = Parser("benchmark", "Measure the speed of the build, beside a straightforward loop.")
+    add = parser.add_argument
+    add(
         "--raw",
         action="append",
         default=[],
         metavar="CORPUS:DIR",
-        help="raw data, for example ptbxl:/data/ptbxl; repeatable; synthetic records if none is given",
+        help="raw data, for example ptbxl:/data/ptbxl; repeatable (default: synthetic records)",
     )
-    parser.add_argument(
-        "--records", type=int, default=400, help="records of each corpus (default 400)"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="repeats, of which the best counts (default 5)"
+    add("--records", type=positive_int, default=400, help="records of each corpus (default 400)")
+    add(
+        "--repeats",
+        type=positive_int,
+        default=5,
+        help="repeats, of which the best counts (default 5)",
     )
     args = parser.parse_args(argv)
-    if args.records < 1 or args.repeats < 1:
-        raise InputError("--records and --repeats must be 1 or more")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        corpora = []
-        for pair in args.raw:
-            name, colon, raw = pair.partition(":")
-            if not colon:
-                raise InputError(
-                    f"--raw={pair}: write CORPUS:DIR, for example --raw=ptbxl:/data/ptbxl"
-                )
-            corpora.append((name, open_corpus(name, raw)))
-        for rate in () if corpora else (100, 500):
-            raw = Path(folder) / f"synthetic{rate}"
-            write_corpus(raw, patients=-(-args.records // 4), records_per_patient=4, rate=rate)
-            corpora.append((f"synthetic {rate} Hz", open_corpus("synthetic", raw)))
-        for name, corpus in corpora:
+        for name, corpus in list(open_corpora(args.raw, args.records, Path(folder))):
             rows += benchmark(name, corpus, args.records, args.repeats, Path(folder))
     for what, value, good in rows:
         print(f"{what:<36} {value}{'' if good else '   MISSED'}")
     load = os.getloadavg()[0]
     print(
-        f"{os.cpu_count()} cores, load {load:.1f}; records/s are of CPU time on one core, warm cache"
+        f"{os.cpu_count()} cores, load {load:.1f};"
+        " records/s are of CPU time on one core, warm cache"
     )
     return 0
 
 
 if __name__ == "__main__":
-    for variable in BLAS_THREADS:
-        os.environ.setdefault(variable, "1")
     run_command(main, sys.argv[1:])

@@ -1,26 +1,26 @@
-"""Builds a dataset directory from a corpus: records -> windows of beats -> ArrayRecord shards, and
-a ledger of it all.
+"""Builds a dataset directory from a corpus: records -> windows of beats -> ArrayRecord shards.
 
-    python -m data_prep.build --corpus=ptbxl --raw=/data/ptbxl --out=/data/shards/ptbxl --workers=8
+    lvcg build --corpus=ptbxl --raw=/data/ptbxl --out=/data/shards/ptbxl --workers=8
 
 The plan (which record goes to which shard, and every option) is fixed first and saved. Each shard
-is then built by itself, under a temporary name, and renamed when it is whole. So the same command
-gives the same bytes with any number of workers, goes on after a crash, and repairs a finished
-directory in which a file was lost or damaged. A record that cannot be used never stops a build: it
-goes to ledger.csv with its reason. Every record is there, with all defects that were found (see
-quality.py) and a hash of its signal, by which records with the same signal are known.
+is then built by itself, under a temporary name, and renamed when it is complete. So the same
+command gives the same bytes with any number of workers, continues after a crash, and repairs a
+finished directory in which a file was lost or damaged. A record that cannot be used never stops a
+build. Every record is listed in ledger.csv: whether it was kept and why not, all defects that were
+found (see data_prep/ecg/quality.py), and a hash of its signal, which identifies records with the
+same signal.
 
-dataset.json holds the preprocessing and its hash, the tasks and their classes, what was dropped and
-why, and for every split its shards (file, examples, bytes, sha256, first uid), numbers of examples,
-records, patients and beats, and the kept records per class (`label_counts`). uids are 32-bit
-hashes, so among a million records some collide: the later one (in shard order) is hashed again with
-a counter, and `uid_rehash` lists such windows.
+dataset.json holds the preprocessing and its hash, the tasks and their classes, and what was dropped
+and why. For every split it has the shards (file, examples, bytes, sha256, first uid), the numbers
+of examples, records, patients and beats, and the kept records per class (`label_counts`). uids are
+32-bit hashes, so some of a million collide: the later one (in shard order) is hashed again with a
+counter, and `uid_rehash` lists such windows.
 """
 
 import sys
 from pathlib import Path
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import CORPORA, apply_splits, open_corpus
 from data_prep.dataset import shards
@@ -29,7 +29,7 @@ from data_prep.ecg.preprocess import Preprocess
 
 
 def parse_pairs(flag: str, pairs: list[str]) -> dict[str, str]:
-    """'FIELD=VALUE' texts as a dictionary."""
+    """The FIELD=VALUE texts of a flag as a dictionary."""
     for pair in pairs:
         if "=" not in pair:
             raise InputError(
@@ -39,25 +39,27 @@ def parse_pairs(flag: str, pairs: list[str]) -> dict[str, str]:
 
 
 def parse_overrides(pairs: list[str]) -> Preprocess:
-    """Preprocess with fields changed by 'FIELD=VALUE' texts."""
+    """The preprocessing, with fields changed by FIELD=VALUE texts."""
     return Preprocess.from_dict(parse_pairs("preprocess", pairs))
 
 
-def main(argv: list[str] | None = None) -> int:
+def make_parser() -> Parser:
+    """The flags of this command."""
     parser = Parser(
         "build",
-        "Build ArrayRecord shards of beats from ECG records. The same command again goes on after a "
-        "crash, and repairs damaged files of a finished dataset.",
-        epilog="With --runner=beam, all other flags are Beam pipeline options, for example --runner=beam "
-        "--beam_runner=FlinkRunner --flink_master=host:8081; --raw and --out must be folders that all workers see.",
+        "Build ArrayRecord shards of beats from ECG records. The same command again continues after"
+        "\na crash, and repairs damaged files of a finished dataset.",
+        epilog="With --runner=beam, all other flags are options of the Beam pipeline, for example"
+        "\n--runner=beam --beam_runner=FlinkRunner --flink_master=host:8081;"
+        "\n--raw and --out must then be folders that all workers see.",
     )
-    add = parser.add_argument
+    add, field = parser.add_argument, {"action": "append", "default": [], "metavar": "FIELD=VALUE"}
     add("--corpus", required=True, help=f"kind of raw data: {', '.join(CORPORA)}")
     add("--raw", required=True, help="folder of the raw records")
     add("--out", required=True, help="dataset directory to write")
     add(
         "--workers",
-        type=int,
+        type=positive_int,
         default=1,
         help="processes (default 1; any number gives the same files)",
     )
@@ -69,41 +71,42 @@ def main(argv: list[str] | None = None) -> int:
     )
     add("--beam_runner", default="DirectRunner", help="the Beam runner (default DirectRunner)")
     add(
-        "--windows", choices=("first", "all"), default="first", help="windows kept of a long record"
+        "--windows",
+        choices=("first", "all"),
+        default="first",
+        help="windows to keep of a long record",
     )
     add(
         "--splits",
         metavar="CSV",
         help="your own splits: columns record_id or patient_id, and split",
     )
-    add(
-        "--option",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="an option of the corpus; repeatable",
-    )
-    add(
-        "--preprocess",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="a preprocessing field; repeatable",
-    )
+    add("--option", **field, help="an option of the corpus; repeatable")
+    add("--preprocess", **field, help="a preprocessing field; repeatable")
     add("--store_signal", action="store_true", help="also store the whole normalised signal")
     add(
         "--duplicates",
         choices=("drop", "keep"),
         default="drop",
-        help="one signal in two splits: drop the training copy",
+        help="one signal in two splits: drop the training copy, or keep both",
     )
     add(
         "--no_detectors",
         action="store_true",
         help="do not compare two beat detectors for the ledger (saves time)",
     )
-    add("--shard_records", type=int, default=1024, help="input records per shard (default 1024)")
-    add("--limit", type=int, help="only the first N records of the corpus")
+    add(
+        "--shard_records",
+        type=positive_int,
+        default=1024,
+        help="input records per shard (default 1024)",
+    )
+    add("--limit", type=positive_int, help="only the first N records of the corpus")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = make_parser()
     args, rest = parser.parse_known_args(argv)
     if rest and args.runner == "local":
         parser.error(parser.unknown(rest[0]))

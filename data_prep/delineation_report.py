@@ -1,18 +1,18 @@
 """How well data_prep.ecg.delineate finds the waves that cardiologists marked in LUDB.
 
-    python -m data_prep.delineation_report --raw=LUDB --out=delineation.md
+    lvcg delineation_report --raw=LUDB --out=delineation.md
 
 LUDB is marked in every lead separately, at 500 Hz. The reference of a beat is the median over the
-leads that the delineator is given, of those in which the wave is marked (three at least, if so many
-are given): one slip of the hand in one lead does not count. The records are prepared as for
-training (resampled, band-passed), beats are found by our own detector, and only marked beats are
-scored: LUDB leaves first and last beats unmarked. A mark is found if the estimate is within 150 ms;
-the errors are those of found marks.
+leads that the delineator is given, of those in which the wave is marked (at least three, if that
+many are given), so a slip in one lead does not count. The records are prepared as for training
+(resampled, band-passed), beats are found by our own detector, and only marked beats are scored:
+LUDB leaves the first and last beats unmarked. A mark counts as found if the estimate is within 150
+ms; the errors are those of found marks.
 
-Constants were chosen on the development half only. The held-out half has been scored twice: of a
-first version, which found 96.3% of its T offsets from twelve leads (medians as now), and after the
-search for T had been changed on the development half (its single leads, and its records played
-faster and slower).
+Constants were chosen on the development half only. The held-out half has been scored twice: for a
+first version, which found 96.3% of its T offsets from twelve leads (with the same medians as now),
+and after the search for T had been changed on the development half (on its single leads, and its
+records played faster and slower).
 """
 
 import sys
@@ -21,8 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_float, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
 from data_prep.base.lottery import parity
 from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import open_corpus
@@ -38,24 +39,24 @@ HALVES = ("development", "held-out")
 SCORED = ("qrs_onset", "qrs_offset", "p_onset", "t_offset")
 TOLERANCE = 0.15  # s
 SAME_BEAT = 0.12  # s between QRS peaks in two leads
-# s from P peak to R, and from R to T peak; further off it is not of that beat
+# largest s from P peak to R, and from R to T peak, within one beat
 PR_MAX, RT_MAX = 0.4, 0.7
-FEWEST_LEADS = 6  # that mark a beat
+FEWEST_LEADS = 6  # in which a beat must be marked
 
 
 @dataclass
 class Errors:
-    """What came out for one set of leads in one half of the records."""
+    """The errors for one set of leads in one half of the records."""
 
     records: int = 0
-    # NaN: not found
+    # NaN if not found
     ms: dict[str, list[float]] = field(default_factory=lambda: {mark: [] for mark in SCORED})
-    no_p: int = 0  # beats in which no P wave is marked, and other beats of the record were
-    false_p: int = 0  # of these, beats in which one was reported
+    no_p: int = 0  # beats without a marked P wave in records with other marked beats
+    false_p: int = 0  # how many of these had a P wave reported
 
     def row(self, mark: str) -> tuple[int, float, float, float, float, float]:
-        """Reference marks, share found, and of those: median, mean, 90th percentile of |error|,
-        median error; ms."""
+        """Reference marks, the share found and, in ms: median, mean and 90th percentile of |error|,
+        median error."""
         error = np.array(self.ms[mark])
         found = error[np.abs(error) <= 1000 * TOLERANCE]
         if not len(found):
@@ -66,19 +67,20 @@ class Errors:
 
 
 def half_of(record_id: str) -> str:
-    """The half that a record is in: by the parity of the sha256 of its id."""
+    """The half that a record is in, by the parity of the sha256 of its id."""
     return HALVES[parity(record_id)]
 
 
 def reference_marks(
     annotations: dict, rate: float, leads: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The marked beats of a record: middle of the QRS [n] and boundaries [n,7] in the order of
-    Waves, both in seconds.
+    """The marked beats of a record: middle of the QRS [n], and boundaries [n,7] in the order of
+    Waves, in seconds.
 
-    A P wave belongs to the next beat (the last one, of several), a T wave to the beat before (the
+    A P wave belongs to the next beat (of several, the last one), a T wave to the beat before (the
     first one).
     """
+    # beats: QRS peaks that several leads mark at the same time
     seconds = {
         lead: {wave: np.where(rows < 0, np.nan, rows / rate) for wave, rows in waves.items()}
         for lead, waves in annotations.items()
@@ -91,6 +93,7 @@ def reference_marks(
     marks = np.full((len(centre), len(Waves._fields), len(leads)), np.nan)  # [n,7,l]
     if not len(centre):
         return centre, marks[:, :, 0]
+    # the marks of each lead, and their median
     for column, lead in enumerate(leads):
         waves = seconds.get(lead, {"P": (), "QRS": (), "T": ()})
         for onset, peak, offset in waves["QRS"]:
@@ -112,7 +115,8 @@ def reference_marks(
 
 
 def score_record(record: Record, leads: tuple[str, ...], chain: Preprocess, errors: Errors) -> None:
-    """Adds one record's errors."""
+    """Adds the errors of one record."""
+    # our marks, from these leads alone
     x, _ = order_leads(record.signal, record.leads)
     present = np.isin(LEADS, leads) & np.isfinite(x).all(axis=1)
     x = np.where(present[:, None], x, 0.0)
@@ -125,6 +129,7 @@ def score_record(record: Record, leads: tuple[str, ...], chain: Preprocess, erro
     )
     peaks = r_peaks_vcg(x, present, chain.rate)
     found = np.stack(delineate(x, chain.rate, present, peaks), axis=1) / chain.rate  # [m,7] s
+    # their marks, beat by beat
     centre, reference = reference_marks(record.annotations, record.rate, leads)
     match = match_beats(centre, peaks / chain.rate, TOLERANCE)
     estimate = np.full(reference.shape, np.nan)
@@ -133,7 +138,7 @@ def score_record(record: Record, leads: tuple[str, ...], chain: Preprocess, erro
     for mark in SCORED:
         column = Waves._fields.index(mark)
         errors.ms[mark] += error[np.isfinite(reference[:, column]), column].tolist()
-    without = np.isnan(reference[1:, 0])  # the first beat's P wave may be there and not marked
+    without = np.isnan(reference[1:, 0])  # the P wave of the first beat may exist without a mark
     errors.records += 1
     errors.no_p += int(without.sum())
     errors.false_p += int(np.isfinite(estimate[1:, 0][without]).sum())
@@ -142,7 +147,7 @@ def score_record(record: Record, leads: tuple[str, ...], chain: Preprocess, erro
 def evaluate(
     raw: str | Path, chain: Preprocess, halves: tuple[str, ...] = HALVES, progress: bool = True
 ) -> dict[tuple[str, str], Errors]:
-    """Errors for each (half, set of leads)."""
+    """The errors for each (half, set of leads)."""
     corpus = open_corpus("ludb", raw)
     table = {(half, name): Errors() for half in halves for name in LEAD_SETS}
     for ref in progress_bar(corpus.refs, desc="records", disable=not progress):
@@ -164,11 +169,12 @@ def report(table: dict[tuple[str, str], Errors], rate: float) -> str:
     lines = [
         f"# Delineation against the cardiologists' marks of LUDB, {rate:g} Hz",
         "",
-        "`python -m data_prep.delineation_report --raw=LUDB`",
+        "`lvcg delineation_report --raw=LUDB`",
         "",
-        "Reference: median over the given leads of a beat's marks. Found: within 150 ms. Errors of found marks in ms:"
-        " estimate minus reference. Constants were chosen on the development half only; the held-out half was scored"
-        " twice, first for a version that found 96.3% of its T offsets from twelve leads.",
+        "Reference: median over the given leads of a beat's marks. Found: within 150 ms. Errors of"
+        " found marks in ms: estimate minus reference. Constants were chosen on the development"
+        " half only; the held-out half was scored twice, first for a version that found 96.3% of"
+        " its T offsets from twelve leads.",
     ]
     for half in dict.fromkeys(half for half, _ in table):
         records = next(errors.records for (h, _), errors in table.items() if h == half)
@@ -176,7 +182,8 @@ def report(table: dict[tuple[str, str], Errors], rate: float) -> str:
             "",
             f"## {half} half, {records} records",
             "",
-            "| leads | mark | reference marks | found | median abs error | mean abs | 90th percentile | median error |",
+            "| leads | mark | reference marks | found"
+            " | median abs error | mean abs | 90th percentile | median error |",
             "|---|---|---|---|---|---|---|---|",
         ]
         notes = []
@@ -186,9 +193,8 @@ def report(table: dict[tuple[str, str], Errors], rate: float) -> str:
             for mark in SCORED:
                 count, found, *ms = errors.row(mark)
                 cells = " | ".join(f"{value:.1f}" for value in ms)
-                lines.append(
-                    f"| {name} | {mark.replace('_', ' ')} | {count} | {100 * found:.1f}% | {cells} |"
-                )
+                what = f"{name} | {mark.replace('_', ' ')} | {count}"
+                lines.append(f"| {what} | {100 * found:.1f}% | {cells} |")
             notes.append(f"{errors.false_p} of {errors.no_p} ({name})")
         lines += ["", f"Beats with a P wave reported where none is marked: {'; '.join(notes)}."]
     return "\n".join(lines) + "\n"
@@ -198,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = Parser("delineation_report", __doc__)
     parser.add_argument("--raw", required=True, help="folder of LUDB (ludb.csv, data/1.hea, ...)")
     parser.add_argument(
-        "--rate", type=float, default=100.0, help="Hz to resample to first (default 100)"
+        "--rate", type=positive_float, default=100.0, help="Hz to resample to first (default 100)"
     )
     parser.add_argument(
         "--half", choices=HALVES, help="only this half of the records (default: both)"
@@ -209,8 +215,7 @@ def main(argv: list[str] | None = None) -> int:
     text = report(table, args.rate)
     print(text, end="")
     if args.out:
-        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.out).write_text(text, encoding="utf-8")
+        write_whole(args.out, text)
     return 0
 
 

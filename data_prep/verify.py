@@ -3,10 +3,11 @@ splits.
 
     lvcg verify --data=data/ptbxl
 
-Every file is read in full. Checked: files, sizes and checksums; examples, records, patients, beats
-and label counts; unique uids; sound values; the ledger against the shards; no patient and no
-identical signal in two splits; and that Grain and tfds read what we read. Prints one page and ends
-with exit code 0, or 2 and a line for each thing that failed.
+Every file is read in full. Checked are files, sizes and checksums; the numbers of examples,
+records, patients, beats and labels; that uids are unique and values are sound; the ledger against
+the shards; that no patient and no signal is in two splits; and that Grain and tfds read the same
+values. Prints one page and ends with exit code 0, or with exit code 2 and a line for each thing
+that failed.
 """
 
 import sys
@@ -18,10 +19,11 @@ from data_prep.dataset.checks import verify
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(
         "verify",
-        "Check a dataset directory: counts, checksums, no patient and no signal in two splits, labels, "
-        "ledger, and that Grain and tfds can read it. Exit code 0 if all is well, 2 otherwise.",
+        "Check a dataset directory: counts, checksums, no patient and no signal in two splits,"
+        "\nlabels, ledger, and that Grain and tfds can read it."
+        "\nExit code 0 if all is well, 2 otherwise.",
     )
-    parser.add_argument("--data", required=True, help="dataset directory of data_prep.build")
+    parser.add_argument("--data", required=True, help="dataset directory of `lvcg build`")
     args = parser.parse_args(argv)
     page, failed = verify(args.data, progress=True)
     print(page)

@@ -1,2 +1,1 @@
-"""One module a corpus; each has open(raw, **options) -> Corpus. Use
-data_prep.corpora.corpus.open_corpus."""
+"""A module per corpus, each with open(raw, **options) -> Corpus; use corpus.open_corpus."""

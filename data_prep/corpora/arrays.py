@@ -1,10 +1,10 @@
 """Users' own data: .npy, .npz, .csv, .edf, .bdf and WFDB files, listed in records.csv.
 
-records.csv has a row a record, columns by name: record_id, path (relative to the folder), and as
-needed patient_id (else every record is a patient), rate in Hz, unit (mV, uV, ...), leads
-('I;II;V2', in the order of the columns), split. Every other column is a task, its classes joined by
-';'. EDF, BDF and WFDB files say rate, unit and leads themselves; a CSV with a row of names says its
-leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
+records.csv has a row per record. Its columns are record_id and path (relative to the folder) and,
+as needed, patient_id (otherwise every record is a patient), rate in Hz, unit (mV, uV, ...), leads
+('I;II;V2', in the order of the columns) and split. Every other column is a task, with its classes
+joined by ';'. EDF, BDF and WFDB files state rate, unit and leads themselves; a CSV with a row of
+names states its leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ from data_prep.formats.tables import ID_COLUMNS, check_patients, read_csv, read_
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef(RecordRef):
-    """A record of records.csv, with what the file itself may not say. `path` is the whole file
-    name."""
+    """A record of records.csv, with what its file may not state; `path` is the whole file name."""
 
     rate: float | None = None
     unit: str | None = None
@@ -66,4 +65,5 @@ _OTHER_COLUMNS = ("path", "rate", "unit", "leads")
 
 
 def read(ref: ArrayRef) -> Waveform:
+    """Reads the file of a record."""
     return read_file(ref.path, ref.record_id, ref.rate, ref.unit, ref.leads)

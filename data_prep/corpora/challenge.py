@@ -1,8 +1,8 @@
-"""What the PhysioNet Challenge files of CPSC 2018 and CSN share: a WFDB header with '#Dx: codes'
-beside a .mat.
+"""What the PhysioNet Challenge files of CPSC 2018 and CSN share: a WFDB header with '#Dx: codes',
+and a .mat.
 
-The .mat is a MATLAB 4 file with one int16 matrix 'val' [12,T]; it says its own size, so that a
-header with merged lines can be repaired from it.
+The .mat is a MATLAB 4 file with one int16 matrix 'val' [12,T]. It states its own size, so a header
+with merged lines can be repaired from it.
 """
 
 import re
@@ -21,14 +21,14 @@ from data_prep.ecg.record import RecordRef, Waveform
 from data_prep.formats.mat_files import RATE, read_mat4
 from data_prep.formats.wfdb_files import checksums, header_text, read_wfdb_record, to_millivolts
 
-_SIGNAL_LINE = re.compile(  # gain, checksum and name
+_SIGNAL_LINE = re.compile(  # groups: gain, checksum, name
     r"\.mat[ \t]+16(?:\+24)?[ \t]+(\S+)(?:[ \t]+-?\d+){3}[ \t]+(-?\d{1,9})[ \t]+-?\d+[ \t]*(\S*)"
 )
 
 
 def read_codes(text: str) -> list[str] | None:
-    """SNOMED codes of a header's '#Dx' line, in order and without repeats; None without such a
-    line."""
+    """The SNOMED codes of a header's '#Dx' line, in order and without repeats; None if there is no
+    such line."""
     line = re.search(r"^#[ \t]*Dx[ \t]*:?([^\r\n]*)", text, re.MULTILINE | re.IGNORECASE)
     if line is None:
         return None
@@ -36,10 +36,10 @@ def read_codes(text: str) -> list[str] | None:
 
 
 def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
-    """The corpus of all headers below `raw`: task 'diagnosis' by exact match of a SNOMED code with
+    """The corpus of all headers below `raw`; task 'diagnosis' by exact match of SNOMED codes with
     `classes`.
 
-    A code that is no class is counted in unknown_codes; a record without '#Dx' line is not
+    A code that is not a class is counted in unknown_codes; a record without a '#Dx' line is not
     labelled.
     """
     refs, unknown, unlabelled = [], Counter(), []
@@ -73,8 +73,7 @@ def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
 
 
 def read_challenge(ref: RecordRef) -> Waveform:
-    """One record; where its header is broken, the .mat speaks for itself (defect
-    'header_repaired')."""
+    """One record; if its header is broken, it is read from the .mat (defect 'header_repaired')."""
     try:
         record = read_wfdb_record(ref.path, ref.record_id)
     except InputError as error:
@@ -93,6 +92,7 @@ def read_challenge(ref: RecordRef) -> Waveform:
 
 
 def _info(comments: list[str]) -> dict[str, str]:
+    """Age, sex and codes from the comments of a header."""
     fields = (line.lstrip("# ").partition(":") for line in comments)
     return {
         key.strip().lower(): value.strip()
@@ -102,7 +102,7 @@ def _info(comments: list[str]) -> dict[str, str]:
 
 
 def _merged(text: str) -> bool:
-    """Whether two of the header's lines run into each other, so that one signal line is missing."""
+    """Whether two lines of a header are merged into one, so that a signal line is missing."""
     first, *rest = [
         line for line in re.split(r"[\r\n]+", text) if line.strip() and line[0] != "#"
     ] or [""]
@@ -112,8 +112,8 @@ def _merged(text: str) -> bool:
 
 
 def _repair(ref: RecordRef, text: str) -> np.ndarray:
-    """Signal [T,12] in mV of a record with a broken header, if what can still be read of that
-    agrees."""
+    """The signal [T,12] in mV of a record with a broken header, if the rest of the header agrees
+    with the .mat."""
     lines = [line for line in _SIGNAL_LINE.findall(text) if canonical(line[2])]
     places = [LEADS.index(canonical(name)) for _, _, name in lines]
     gains = {gain for gain, _, _ in lines}
@@ -123,7 +123,8 @@ def _repair(ref: RecordRef, text: str) -> np.ndarray:
         or places != sorted(set(places))
     ):
         raise InputError(
-            f"record {ref.record_id}: its header is broken, and what is left does not name its leads"
+            f"record {ref.record_id}:"
+            " its header is broken, and what is left does not name its leads"
         )
     val = read_mat4(f"{ref.path}.mat", ref.record_id)
     if val.shape[0] != len(LEADS):
@@ -136,7 +137,8 @@ def _repair(ref: RecordRef, text: str) -> np.ndarray:
     )
     if wrong is not None:
         raise InputError(
-            f"record {ref.record_id}: its header is broken, and the checksum of {LEADS[wrong]} is wrong"
+            f"record {ref.record_id}:"
+            f" its header is broken, and the checksum of {LEADS[wrong]} is wrong"
         )
     signal = val.T.astype(np.float32) / np.float32(1000)
     signal[val.T == -32768] = np.nan

@@ -1,10 +1,10 @@
-"""Read ECG corpora: a cheap listing of records first, the signals one at a time.
+"""Reads ECG corpora: first a cheap listing of records, then the signals one at a time.
 
-A corpus is a name, its tasks (task -> class names) and a list of RecordRef; `load(ref)` reads one
+A corpus has a name, tasks (task -> class names) and a list of RecordRef; `load(ref)` reads one
 signal. Labels and leads go by name everywhere. Each corpus is a module of data_prep.corpora with a
 function open(raw, **options) that returns a Corpus; to add one, write the module and enter it in
-CORPORA. What is wrong with one record is an InputError of one line that names it, so that a build
-can note it and go on.
+CORPORA. Whatever is wrong with a single record is an InputError of one line that names it, so that
+a build can note it and continue.
 """
 
 import dataclasses
@@ -35,31 +35,34 @@ CORPORA = {  # name -> module
 
 
 def read_plain(ref: RecordRef) -> Waveform:
-    """A WFDB record as it stands."""
+    """A WFDB record as it is."""
     record = read_wfdb_record(ref.path, ref.record_id)
     return Waveform(record.signal, record.rate, record.names, record.defects)
 
 
 @dataclass
 class Corpus:
-    """A listed corpus, small enough to send to other processes once `refs` is emptied."""
+    """A corpus that has been listed; small enough to send to other processes once `refs` is
+    emptied."""
 
     name: str
     raw_dir: str
     tasks: dict[str, tuple[str, ...]]
     refs: list[RecordRef]
     split_rule: str
-    missing: int = 0  # records that the tables name and the folder lacks
-    read: Callable[[RecordRef], Waveform] = read_plain  # a module's function, so that it pickles
+    missing: int = 0  # records that are in the tables but not in the folder
+    read: Callable[[RecordRef], Waveform] = (
+        read_plain  # defined in a module, so that it can be pickled
+    )
     # record -> the first record with the same signal file
     duplicates: dict[str, str] = field(default_factory=dict)
-    # codes that are no class -> number of records
+    # codes that are not classes -> number of records
     unknown_codes: dict[str, int] = field(default_factory=dict)
-    # what the user should know about the listing, a line each
+    # what the user should know about the listing, one line each
     notes: list[str] = field(default_factory=list)
 
     def load(self, ref: RecordRef) -> Record:
-        """Read the signal of one record."""
+        """Reads the signal of one record."""
         wave = self.read(ref)
         ids = (ref.record_id, ref.patient_id)
         more = (ref.path, wave.defects, wave.info, wave.annotations)
@@ -84,7 +87,7 @@ def list_headers(raw: Path) -> dict[str, Path]:
 
 
 def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | None = None) -> Corpus:
-    """List the corpus `name` in the folder `raw_dir`. `options` are the keyword arguments of its
+    """Lists the corpus `name` in the folder `raw_dir`; `options` are keyword arguments of its
     module's open()."""
     if name not in CORPORA:
         near = difflib.get_close_matches(name, CORPORA, n=1)
@@ -104,8 +107,7 @@ def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | Non
 
 
 def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
-    """The corpus with the splits of a user's CSV: columns record_id or patient_id, and split, found
-    by name.
+    """The corpus with the splits of a user's CSV: columns record_id or patient_id, and split.
 
     Records that the CSV does not name are left out, and ids that the corpus does not have are
     counted, both in `notes`. A patient (or two records with the same signal) in two splits is an
@@ -131,7 +133,8 @@ def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
     notes = list(corpus.notes)
     if unknown:
         notes.append(
-            f"{path.name} names {len(unknown)} {key} that {corpus.name} does not have: {list_some(unknown)}"
+            f"{path.name} names {len(unknown)} {key} that {corpus.name} does not have:"
+            f" {list_some(unknown)}"
         )
     if len(kept) < len(corpus.refs):
         notes.append(

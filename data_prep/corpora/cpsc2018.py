@@ -1,8 +1,8 @@
 """CPSC 2018: the Challenge-2020 files (.hea with #Dx, .mat), or the original .mat structs with
 REFERENCE.csv.
 
-Nine classes, 6 to 144 s at 500 Hz. The set knows no patients: each record is one, together with
-those whose file is the same byte for byte (255 in the full set).
+Nine classes; 6 to 144 s at 500 Hz. The set does not name patients: each record is one, together
+with those whose file is the same byte for byte (255 in the full set).
 """
 
 from pathlib import Path
@@ -36,17 +36,21 @@ def open(raw: Path) -> Corpus:
     tables = sorted(raw.rglob("REFERENCE.csv"))
     if not tables:
         raise InputError(
-            f"neither WFDB headers (*.hea) nor REFERENCE.csv below {raw}: is CPSC 2018 unpacked there?"
+            f"neither WFDB headers (*.hea) nor REFERENCE.csv below {raw}:"
+            " is CPSC 2018 unpacked there?"
         )
     return _open_original(raw, tables)
 
 
 def _open_original(raw: Path, tables: list[Path]) -> Corpus:
+    """The .mat structs below `raw`, with the labels of REFERENCE.csv."""
+    # files and labels by record
     files: dict[str, Path] = {}
     for path in sorted(raw.rglob("*.mat")):
         if files.setdefault(path.stem, path) != path:
             raise InputError(
-                f"record {path.stem} is there twice: {files[path.stem]} and {path}; keep one of them"
+                f"record {path.stem} is there twice: {files[path.stem]} and {path};"
+                " keep one of them"
             )
     labels: dict[str, list[str]] = {}
     for table in tables:
@@ -54,10 +58,12 @@ def _open_original(raw: Path, tables: list[Path]) -> Corpus:
             names = _names(row, table)
             if labels.setdefault(row["Recording"], names) != names:
                 raise InputError(f"{table}: record {row['Recording']} has other labels than before")
+    # records with labels, then records without
     there = sorted(files.keys() & labels.keys())
     if not there:
         raise InputError(
-            f"no .mat file below {raw} is listed in {tables[0]}: are TrainingSet1 to 3 unpacked there?"
+            f"no .mat file below {raw} is listed in {tables[0]}:"
+            " are TrainingSet1 to 3 unpacked there?"
         )
     extra = sorted(files.keys() - labels.keys())
     refs = [
@@ -80,6 +86,7 @@ def _open_original(raw: Path, tables: list[Path]) -> Corpus:
 
 
 def _names(row: dict[str, str], table: Path) -> list[str]:
+    """The classes of a row of REFERENCE.csv, which has up to three numbers."""
     names = []
     for column in LABEL_COLUMNS:
         try:

@@ -1,8 +1,8 @@
-"""Records whose signal files are the same, byte for byte: they must never be in two splits.
+"""Records whose signal files are identical: they must never be in two splits.
 
-Where a corpus has no patient ids, such records share the id of the first of them. What it costs:
-one stat and one read of 4 KiB a record (25 microseconds with a warm cache), and the whole file only
-of those that agree in length and start. Nothing is cached.
+In a corpus without patient ids, such records share the id of the first of them. The cost is one
+stat and one read of 4 KiB per record (25 microseconds with a warm cache), and a full read only of
+files that agree in length and start. Nothing is cached.
 """
 
 import dataclasses
@@ -14,23 +14,24 @@ from pathlib import Path
 from data_prep.ecg.record import RecordRef
 
 START = 4096
-MAT5_TEXT = 128  # a MATLAB 5 file begins with a text that holds the date of writing
+MAT5_TEXT = 128  # bytes of text, with the date of writing, at the start of a MATLAB 5 file
 
 
 def find_duplicates(files: dict[str, str]) -> dict[str, str]:
-    """record_id -> file of its signal; returns record_id -> first record_id (in that order) with
-    the same content."""
+    """{record_id: signal file} -> {record_id: first record_id, in that order, with the same
+    content}."""
     groups: dict[tuple, list[str]] = defaultdict(list)
     for record_id, path in files.items():
         try:
             with open(path, "rb") as file:
                 size, start = os.fstat(file.fileno()).st_size, file.read(START)
         except OSError:
-            continue  # told when the record is read
+            continue  # reported when the record is read
         if size:
             groups[size, hashlib.blake2b(_content(start), digest_size=16).digest()].append(
                 record_id
             )
+    # files of the same length and start, compared in full
     same: dict[str, str] = {}
     for size_and_start, ids in groups.items():
         if len(ids) < 2:
@@ -49,14 +50,18 @@ def find_duplicates(files: dict[str, str]) -> dict[str, str]:
 
 
 def _content(data: bytes) -> bytes:
+    """The bytes of a file without its date of writing."""
     return data[MAT5_TEXT:] if data.startswith(b"MATLAB 5.0") else data
 
 
 def keep_together(
     refs: list[RecordRef], suffixes: tuple[str, ...]
 ) -> tuple[list[RecordRef], dict[str, str]]:
-    """Refs of a corpus without patient ids, those with the same signal under one patient_id; and
-    who repeats whom."""
+    """Refs of a corpus without patient ids, with one patient_id for the same signal; and the
+    repeated records.
+
+    The latter is a dictionary from each repeating record to the first one.
+    """
     files = {}
     for ref in refs:
         names = (ref.path + suffix for suffix in suffixes)

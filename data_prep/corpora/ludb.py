@@ -1,5 +1,5 @@
-"""LUDB: 12 leads with the P, QRS and T waves that cardiologists marked in each; rhythm and axis
-from ludb.csv."""
+"""LUDB: 12 leads, in each of which cardiologists marked the P, QRS and T waves; rhythm and axis in
+ludb.csv."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from data_prep.formats.wfdb_files import read_wfdb_record
 
 WAVES = {24: "P", 1: "QRS", 27: "T"}  # annotation code of a peak -> wave
 ONSET, OFFSET = 39, 40  # '(' and ')'
-SKIP, AUX = 59, 63  # codes with more bytes after them
+SKIP, AUX = 59, 63  # codes that are followed by more bytes
 AXIS = "Electric axis of the heart"
 RHYTHMS = (
     "Aberrant conduction",
@@ -31,8 +31,8 @@ AXES = ("horizontal", "left axis deviation", "normal", "right axis deviation", "
 
 
 def open(raw: Path) -> Corpus:
-    """Tasks 'rhythm' and 'axis' (none is given for paced records: not labelled). Every record is
-    one subject."""
+    """Tasks 'rhythm' and 'axis'; paced records have neither and are not labelled. Every record is
+    another subject."""
     stems = sorted(list_headers(raw).values(), key=lambda stem: (len(stem.name), stem.name))
     table = {row["ID"]: row for row in read_csv(raw / "ludb.csv", ("ID", "Rhythms", AXIS))}
     refs, unknown = [], {}
@@ -63,8 +63,10 @@ def open(raw: Path) -> Corpus:
 
 
 def read(ref: RecordRef) -> Waveform:
-    """Signal, and annotations: lead -> 'P' | 'QRS' | 'T' -> int [k,3], samples of onset, peak,
-    end; -1 if unmarked."""
+    """The signal, and annotations: lead -> 'P' | 'QRS' | 'T' -> int [k,3].
+
+    The columns are the samples of onset, peak and end; -1 if not marked.
+    """
     record = read_wfdb_record(ref.path, ref.record_id)
     annotations, defects = {}, list(record.defects)
     for lead in LEADS:
@@ -95,11 +97,11 @@ def read_waves(path: Path, record_id: str, length: int) -> dict[str, np.ndarray]
 
 
 def read_annotations(path: Path, record_id: str) -> list[tuple[int, int]]:
-    """(sample, code) of a WFDB annotation file: words of 6 bits code, 10 bits samples since the one
-    before.
+    """(sample, code) of a WFDB annotation file: words of 6 bits code and 10 bits samples since the
+    previous one.
 
     wfdb.rdann finds the same marks in all of LUDB, but takes 44 times as long and does not notice
-    that a file is cut off.
+    that a file is truncated.
     """
     try:
         words = np.frombuffer(raw := path.read_bytes(), "<u2", len(raw) // 2).tolist()

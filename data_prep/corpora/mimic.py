@@ -1,9 +1,9 @@
-"""MIMIC-IV-ECG (record_list.csv), with the labels of MIMIC-IV-ECG-Ext-ICD where its table is there.
+"""MIMIC-IV-ECG (record_list.csv), with the labels of MIMIC-IV-ECG-Ext-ICD if its table is there.
 
-Three tasks of one class each, from the ICD-10 (and ICD-9) codes of the stay: diabetes, ckd, sepsis.
-A record is labelled when its list of codes is there: an empty list is a negative, an empty cell is
-no label. The table also writes an empty list for ECGs outside any stay (ecg_taken_in_ed_or_hosp is
-False, two in five): nobody coded those, so they are not labelled.
+Three tasks with one class each, from the ICD-10 (and ICD-9) codes of the hospital stay: diabetes,
+ckd, sepsis. A record is labelled if it has a list of codes: an empty list is a negative, an empty
+cell is no label. The table also has an empty list for ECGs outside any stay
+(ecg_taken_in_ed_or_hosp is False, two in five): nobody coded those, so they are not labelled.
 """
 
 import dataclasses
@@ -32,9 +32,12 @@ RECORD_LIST = "record_list.csv"
 def open(
     raw: Path, labels: str | None = None, codes: str | None = None, fold: str | None = None
 ) -> Corpus:
-    """Options: labels, the path of records_w_diag_icd10.csv (else looked for in the folder and
-    beside it); codes, its column of codes (all_diag_all: emergency and hospital diagnoses); fold,
-    its column of folds (strat_fold)."""
+    """Lists the records that are in the folder.
+
+    Options: `labels`, the path of records_w_diag_icd10.csv (by default it is looked for in the
+    folder and beside it); `codes`, its column of codes (all_diag_all: emergency and hospital
+    diagnoses); `fold`, its column of folds (strat_fold).
+    """
     table = _find_table(raw, labels)
     known = _read_table(table, codes, fold) if table else {}
     refs, missing, split_of, ids, listed = [], 0, {}, set(), {}
@@ -42,7 +45,8 @@ def open(
         patient, record_id, path = sys.intern(row["subject_id"]), row["study_id"], row["path"]
         if not patient or not record_id or path.startswith("/") or ".." in path:
             raise InputError(
-                f"{raw / RECORD_LIST} line {row.line}: cannot read the row of study_id {record_id[:20]!r}"
+                f"{raw / RECORD_LIST} line {row.line}:"
+                f" cannot read the row of study_id {record_id[:20]!r}"
             )
         if record_id in ids:
             raise InputError(
@@ -52,7 +56,8 @@ def open(
         found, split = known.pop(record_id, ({}, None))
         if split is not None and split_of.setdefault(patient, split) != split:
             raise InputError(
-                f"{table}: patient {patient} is in {split_of[patient]} and {split} (study {record_id})"
+                f"{table}:"
+                f" patient {patient} is in {split_of[patient]} and {split} (study {record_id})"
             )
         if not _is_there(raw, path, listed):
             missing += 1
@@ -60,10 +65,11 @@ def open(
         refs.append(RecordRef(record_id, patient, split, found, os.path.join(raw, path)))
     if not refs:
         raise InputError(f"no record of record_list.csv below {raw}: is the set unpacked there?")
+    # records that the label table does not name
     notes = []
     if table:
         for i, ref in enumerate(refs):
-            if ref.split is None and ref.patient_id in split_of:  # goes where its patient is
+            if ref.split is None and ref.patient_id in split_of:  # the split of its patient
                 refs[i] = dataclasses.replace(ref, split=split_of[ref.patient_id])
         loose = sum(ref.split is None for ref in refs)
         notes += (
@@ -80,6 +86,7 @@ def open(
 
 
 def _find_table(raw: Path, labels: str | None) -> Path | None:
+    """The path of the label table, if there is one."""
     if labels:
         path = Path(labels)
         path = path / ICD_TABLE if path.is_dir() else path
@@ -91,10 +98,10 @@ def _find_table(raw: Path, labels: str | None) -> Path | None:
 
 
 def _is_there(raw: Path, path: str, listed: dict[str, set[str]]) -> bool:
-    """Whether the folder of a record's patient (files/p1000/p10000032) is there.
+    """Whether the folder of a record's patient (files/p1000/p10000032) exists.
 
-    Folders of groups of patients are listed, a thousand in the whole set; a look at every record
-    would be 800,000.
+    It lists the folders of groups of patients, of which there are a thousand; a look at every
+    record would be 800,000.
     """
     group, patient = os.path.split(os.path.dirname(os.path.dirname(path)))
     if group not in listed:
@@ -108,7 +115,7 @@ def _is_there(raw: Path, path: str, listed: dict[str, set[str]]) -> bool:
 def _read_table(
     path: Path, codes: str | None, fold: str | None
 ) -> dict[str, tuple[dict, str | None]]:
-    """study_id -> (labels, split). Records that agree in them share one object: there are
+    """study_id -> (labels, split). Records with the same values share one object, as there are
     800,000."""
     shared: dict[tuple, tuple[dict[str, list[str]], str | None]] = {}
     known = {}
@@ -134,6 +141,7 @@ def _read_table(
 
 
 def _column(row: dict[str, str], asked: str | None, usual: tuple[str, ...], path: Path) -> str:
+    """The column that is asked for, or the first usual one that the table has."""
     name = asked or next((name for name in usual if name in row), None)
     if name is None or name not in row:
         raise InputError(
@@ -143,7 +151,7 @@ def _column(row: dict[str, str], asked: str | None, usual: tuple[str, ...], path
 
 
 def _positive(cell: str, where: str) -> set[str] | None:
-    """Tasks that a cell like "['E119', 'I10']" is positive for; None for an empty cell."""
+    """The tasks that a cell like "['E119', 'I10']" is positive for; None for an empty cell."""
     if cell.lower() in ("", "nan", "none", "null"):
         return None
     if cell[0] != "[" or cell[-1] != "]" or len(cell) > 100_000:
@@ -157,6 +165,7 @@ def _positive(cell: str, where: str) -> set[str] | None:
 
 
 def _split(cell: str, where: str) -> str | None:
+    """The split of a fold; None for an empty cell."""
     if not cell or cell.lower() == "nan":
         return None
     try:

@@ -1,4 +1,4 @@
-"""PTB Diagnostic: 15 signals a record (12 leads in .dat, Frank vx vy vz in .xyz), one folder a
+"""PTB Diagnostic: 15 signals per record (12 leads in .dat, Frank vx vy vz in .xyz), one folder per
 patient."""
 
 import re
@@ -29,14 +29,15 @@ CLASSES = (
 
 
 def open(raw: Path) -> Corpus:
-    """Task 'diagnosis' from the header's 'Reason for admission'; 'n/a' is not labelled. patient_id
+    """Task 'diagnosis' from the header's 'Reason for admission' ('n/a' is not labelled); patient_id
     is the folder."""
     by_lower = {name.lower(): name for name in CLASSES}
     refs, unknown = [], Counter()
     for record_id, stem in list_headers(raw).items():
         if not re.fullmatch(r"patient\d+", stem.parent.name):
             raise InputError(
-                f"record {record_id}: its folder {stem.parent} is not named after a patient (patient001)"
+                f"record {record_id}:"
+                f" its folder {stem.parent} is not named after a patient (patient001)"
             )
         reason = _field(header_text(stem, record_id), "Reason for admission")
         labels = {}
@@ -60,7 +61,7 @@ def open(raw: Path) -> Corpus:
 
 
 def read(ref: RecordRef) -> Waveform:
-    """All 15 signals; the Frank leads stay under their names vx, vy, vz."""
+    """All 15 signals; the Frank leads keep their names vx, vy, vz."""
     record = read_wfdb_record(ref.path, ref.record_id)
     text = "\n".join(f"#{line}" for line in record.comments)
     fields = {"age": "age", "sex": "sex", "reason": "Reason for admission"}
@@ -69,5 +70,6 @@ def read(ref: RecordRef) -> Waveform:
 
 
 def _field(text: str, name: str) -> str:
+    """The value of a header's comment '# NAME: value', or ''."""
     found = re.search(rf"^#[ \t]*{name}:[ \t]*([^\r\n]*)", text, re.MULTILINE | re.IGNORECASE)
     return found[1].strip() if found else ""

@@ -13,11 +13,11 @@ FOLDERS = {"100": ("records100", "filename_lr"), "500": ("records500", "filename
 
 
 def open(raw: Path, rate: str | None = None) -> Corpus:
-    """Tasks super, sub, form and rhythm. rate is 100 or 500 Hz; without it, records100 if there,
-    else records500.
+    """Tasks super, sub, form and rhythm; `rate` is 100 or 500 Hz, by default that of records100 if
+    there.
 
-    As in the public benchmark, a statement counts whatever its likelihood; a record without any
-    class of a task is not labelled for it. Records whose file is not there are left out.
+    As in the public benchmark, a statement counts whatever its likelihood, and a record without any
+    class of a task is not labelled for it. Records whose file does not exist are left out.
     """
     if rate is not None and str(rate) not in FOLDERS:
         raise InputError(f"ptbxl has rate 100 and 500, not {rate!r}")
@@ -31,6 +31,7 @@ def open(raw: Path, rate: str | None = None) -> Corpus:
         *(column for _, column in FOLDERS.values()),
     )
     table = list(read_csv(table_path, needed))
+    # the first folder that holds records
     for choice in [str(rate)] if rate else FOLDERS:
         folder, column = FOLDERS[choice]
         there = {
@@ -45,6 +46,7 @@ def open(raw: Path, rate: str | None = None) -> Corpus:
         raise InputError(
             f"no record of ptbxl_database.csv in {raw}/{where}: is the set unpacked there?"
         )
+    # the last of the folds that are there tests, the one before validates
     rows.sort(key=lambda row: row[0])
     validation = 9 if any(fold == 10 for _, _, _, fold, _ in rows) else 8
     known = set(_codes(raw))
@@ -66,6 +68,7 @@ def open(raw: Path, rate: str | None = None) -> Corpus:
 
 
 def _row(row: dict[str, str], path: Path) -> tuple[int, str, list[str], int, dict[str, str]]:
+    """(ecg_id, patient, statements, fold, row) of a row of ptbxl_database.csv."""
     try:
         codes = ast.literal_eval(row["scp_codes"])
         fold = int(row["strat_fold"])
@@ -83,6 +86,7 @@ def _row(row: dict[str, str], path: Path) -> tuple[int, str, list[str], int, dic
 
 
 def _codes(raw: Path) -> dict[str, dict[str, str]]:
+    """Statement -> its row of scp_statements.csv."""
     path = raw / "scp_statements.csv"
     needed = ("diagnostic", "form", "rhythm", "diagnostic_class", "diagnostic_subclass")
     return {
@@ -91,7 +95,7 @@ def _codes(raw: Path) -> dict[str, dict[str, str]]:
 
 
 def _classes(raw: Path) -> dict[str, dict[str, str]]:
-    """Task -> code -> class."""
+    """Task -> statement -> class."""
     classes: dict[str, dict[str, str]] = {"super": {}, "sub": {}, "form": {}, "rhythm": {}}
     for code, row in _codes(raw).items():
         if _true(row["diagnostic"]):

@@ -1,4 +1,4 @@
-"""The folder that data_prep.synthetic writes."""
+"""The folder that `lvcg synthetic` writes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from data_prep.corpora.corpus import Corpus
 
 def open(raw: Path) -> Corpus:
     """A WFDB folder with labels.csv, and synthetic.json with the tasks."""
-    remedy = "write it with python -m data_prep.synthetic"
+    remedy = "write it with `lvcg synthetic`"
     if not (raw / "synthetic.json").exists():
         raise InputError(f"{raw} is no synthetic corpus: {remedy}")
     if not (raw / "labels.csv").exists():

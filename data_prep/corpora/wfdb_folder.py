@@ -1,5 +1,5 @@
-"""Any folder of WFDB records, with or without labels.csv (record_id, patient_id, [split], one
-column a task)."""
+"""Any folder of WFDB records, with or without labels.csv (record_id, patient_id, [split], a column
+per task)."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from data_prep.formats.tables import check_patients, read_labels
 
 
 def open(raw: Path) -> Corpus:
-    """Every record below a folder; record_id is its path without extension. labels.csv, if there,
-    gives the rest.
+    """Every record below a folder; record_id is its path without extension, and labels.csv gives
+    the rest.
 
     A record without a row in labels.csv is its own patient, together with those whose signal file
     is the same.
@@ -25,7 +25,8 @@ def open(raw: Path) -> Corpus:
     unknown = sorted(rows.keys() - set(stems))
     if unknown:
         raise InputError(
-            f"{raw / 'labels.csv'}: {len(unknown)} record_id without a record in the folder: {list_some(unknown)}"
+            f"{raw / 'labels.csv'}: {len(unknown)} record_id without a record in the folder:"
+            f" {list_some(unknown)}"
         )
     refs = []
     for stem in stems:

@@ -1,1 +1,1 @@
-"""Shards of beats: planned, built, checked and looked at."""
+"""Dataset directories of beat shards: planned, built, checked and shown."""

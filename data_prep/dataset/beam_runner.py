@@ -1,9 +1,8 @@
-"""Builds shards as an Apache Beam pipeline, for corpora beyond one machine: one element a shard,
-any Beam runner.
+"""Builds shards as an Apache Beam pipeline, for corpora beyond one machine; an element is a shard.
 
-The pipeline runs the function that local builds run, so the files are the same. The folders of raw
-data and shards must be seen by all workers under one path (a shared or mounted file system). Beam
-is an extra: pip install 'lvcg-jax[beam]'.
+The pipeline runs the same function as local builds, so the files are the same. All workers must see
+the folders of raw data and shards under the same path (a shared or mounted file system). Beam is an
+extra: pip install 'lvcg-jax[beam]'.
 """
 
 import re
@@ -11,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 from data_prep.base.errors import InputError
 
-# as a trace in a runner's message writes it
+# as it appears in a trace within a runner's message
 NAME = re.escape(f"{InputError.__module__}.{InputError.__qualname__}")
 
 
 def run(task: Callable, state: tuple, items: Sequence, options: list[str]) -> None:
-    """task(*state, item, tick) for every item; `options` are Beam's pipeline options."""
+    """Calls task(*state, item, tick) for every item; `options` are Beam's pipeline options."""
     try:
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
@@ -25,9 +24,9 @@ def run(task: Callable, state: tuple, items: Sequence, options: list[str]) -> No
     try:
         with beam.Pipeline(options=PipelineOptions(options)) as pipeline:
             shards = pipeline | "shards" >> beam.Create(list(items))
-            # else a runner may build all in one worker
+            # otherwise a runner may build all shards in one worker
             spread = shards | "spread" >> beam.Reshuffle()
-            # a pipeline step: the expression has an effect
+            # the expression itself adds this step to the pipeline
             spread | "build" >> beam.Map(_build, task, state)
     except Exception as error:
         raise _users_error(error) or error from None

@@ -1,4 +1,4 @@
-"""Builds, continues or repairs a data set directory."""
+"""Builds, continues or repairs a dataset directory."""
 
 import contextlib
 import copy
@@ -47,9 +47,10 @@ def build(
     """Builds, continues or repairs the dataset directory `out`; returns the content of its
     dataset.json.
 
-    `beam_options` (pipeline options, may be empty) builds the shards with Apache Beam instead of
-    local processes.
+    With `beam_options` (a list of pipeline options, which may be empty), Apache Beam builds the
+    shards instead of local processes.
     """
+    # check the arguments and the directory
     for name, value in (("workers", workers), ("shard_records", shard_records), ("limit", limit)):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}; give a whole number of 1 or more")
@@ -68,21 +69,23 @@ def build(
             f"{job.out}: cannot write there ({error.strerror}); give another --out"
         ) from None
     with _only_build(job.out), disk_full(job.out):
+        # what is missing: all shards of a new build, damaged ones of a finished one
         write_file(job.out, shards.PLAN_FILE, to_json(plan))
         before = (
             shards.read_metadata(job.out) if (job.out / shards.METADATA_FILE).is_file() else None
         )
         if before is not None and not _ledger_whole(job.out, before):
-            before = None  # what was dropped, and why, is known only from the records
+            before = None  # what was dropped, and why, has to be found again from the records
         if before is not None:
             planned = [shard for shard in planned if shard.split in before["splits"]]
         todo = [shard for shard in planned if not _finished(job.out, shard, before)]
         total, left = (sum(len(shard.refs) for shard in some) for some in (planned, todo))
+        # build these, in this process, in several, or with Beam
         with progress_bar(
             total=total, initial=total - left, unit="rec", disable=not progress
         ) as bar:
             slim = copy.copy(corpus)
-            # a process gets the records of a shard with the shard
+            # each shard brings its records to the process that builds it
             slim.refs, slim.duplicates = [], {}
             if beam_options is not None and todo:
                 beam_runner.run(build_shard, (slim, job), todo, beam_options)
@@ -98,7 +101,7 @@ def build(
 
 
 def _finished(out: Path, shard: Shard, metadata: dict | None) -> bool:
-    """Whether the shard is there, byte for byte as when it was built."""
+    """Whether the shard is there, byte for byte as it was built."""
     if not (out / shard.file).is_file():
         return False
     if metadata is not None:
@@ -112,19 +115,21 @@ def _finished(out: Path, shard: Shard, metadata: dict | None) -> bool:
 
 
 def _ledger_whole(out: Path, metadata: dict) -> bool:
+    """Whether the ledger is there as it was written."""
     path = out / shards.LEDGER_FILE
     return path.is_file() and shards.file_sha256(path) == metadata.get("ledger_sha256")
 
 
 def _check_directory(out: Path, plan: dict) -> None:
-    """Refuses a folder that holds something else, or the build of something else."""
+    """Refuses a folder that holds something else, or another build."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; give a folder as --out")
     path = out / shards.PLAN_FILE
     if not path.is_file():
         if out.is_dir() and {p.name for p in out.iterdir()} - {PARTS}:
             raise InputError(
-                f"{out}: not empty and not a build of ours (no {shards.PLAN_FILE}); give a new folder"
+                f"{out}: not empty and not a build of ours (no {shards.PLAN_FILE});"
+                " give a new folder"
             )
         return
     try:
@@ -133,6 +138,7 @@ def _check_directory(out: Path, plan: dict) -> None:
         raise InputError(f"{path}: damaged; delete the folder {out} and build again") from None
     if before == plan:
         return
+    # what is different, in words
     different = []
     for name in [
         key
@@ -158,7 +164,7 @@ def _check_directory(out: Path, plan: dict) -> None:
 
 @contextlib.contextmanager
 def _only_build(out: Path) -> Iterator[None]:
-    """One build in a folder at a time; the lock goes with the process, however it ends."""
+    """Allows one build in a folder at a time; the lock ends with the process, however that ends."""
     with open(out / PARTS / "lock", "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,5 +173,5 @@ def _only_build(out: Path) -> Iterator[None]:
                 f"{out}: another build is running in this folder; wait for it or stop it"
             ) from None
         except OSError:
-            pass  # a file system without locks: the build works, only two at once are not noticed
+            pass  # a file system without locks: two builds at once are not noticed
         yield

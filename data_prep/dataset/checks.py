@@ -23,7 +23,7 @@ from data_prep.ecg import quality
 from data_prep.ecg.leads import mask_leads
 from data_prep.ecg.preprocess import Preprocess
 
-SAMPLE = 8  # examples of each split that are read by Grain and by tfds too
+SAMPLE = 8  # examples per split that Grain and tfds read as well
 BATCH = 64
 SHOWN = 3  # names in a message
 WINDOW = 1 << 32
@@ -37,7 +37,7 @@ class Findings:
         self.failed: list[str] = []
 
     def check(self, name: str, wrong: list[str]) -> None:
-        """One line of the page; `wrong` says what is not as it should be."""
+        """Adds one line to the page; `wrong` lists what is not as it should be."""
         if wrong:
             more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
             self.failed.append(f"{name}: {'; '.join(wrong[:SHOWN])}{more}")
@@ -50,9 +50,8 @@ class Facts:
 
     def __init__(self, tasks: dict[str, list[str]]):
         self.examples = self.beats = 0
-        self.records: dict[
-            str, int
-        ] = {}  # record -> its windows * WINDOW + its beats: small, as there may be a million
+        # record -> its windows * WINDOW + its beats: one small number, as there may be a million
+        self.records: dict[str, int] = {}
         self.patients: set[str] = set()
         self.uids = array.array("q")
         self.names: list[str] = []  # record of each example
@@ -62,6 +61,7 @@ class Facts:
         self.wrong: list[str] = []
 
     def add(self, example: dict, count: int, max_beats: int) -> None:
+        """Counts one example; `count` is its number of beats according to beat_counts."""
         name, beats = example["record_id"], len(example["start"])
         self.examples += 1
         self.beats += beats
@@ -84,7 +84,7 @@ class Facts:
 
 
 def stored_hash(example: dict) -> int:
-    """A hash of the stored numbers alone: the same signal gives the same hash under any name."""
+    """A hash of the stored numbers alone: the same signal has the same hash under any name."""
     digest = hashlib.blake2b(digest_size=8)
     for name in ("beats", "start", "length", "offset", "scale"):
         digest.update(np.ascontiguousarray(example[name]))
@@ -92,7 +92,7 @@ def stored_hash(example: dict) -> int:
 
 
 def unsound(example: dict, max_beats: int) -> Iterator[str]:
-    """What cannot be in an example that the build made."""
+    """Whatever is in an example that no build would have written."""
     beats, start, length = example["beats"], example["start"], example["length"]
     present = mask_leads(example["lead_mask"])
     if not 1 <= len(beats) <= max_beats or not len(beats) == len(start) == len(length) == len(
@@ -110,14 +110,15 @@ def unsound(example: dict, max_beats: int) -> Iterator[str]:
 
 
 def verify(directory: str | os.PathLike, progress: bool = False) -> tuple[str, list[str]]:
-    """The page and the failures (empty: all is well). An InputError says that the directory cannot
-    be opened at all."""
+    """The page, and the failures (none if all is well); an InputError if the directory cannot be
+    opened at all."""
     directory, findings = Path(directory), Findings()
     metadata = shards.read_metadata(directory)
     for key in ("duplicates", "ledger_sha256"):
         if key not in metadata:
             raise InputError(
-                f"{directory}: built by an older version (no {key}); build it again into a new folder"
+                f"{directory}: built by an older version (no {key});"
+                " build it again into a new folder"
             )
     preprocess = Preprocess.from_dict(metadata["preprocess"])
     current = preprocess.hash() == metadata["preprocess_hash"]
@@ -133,7 +134,7 @@ def verify(directory: str | os.PathLike, progress: bool = False) -> tuple[str, l
             facts[split] = _read_split(sets[split], metadata, preprocess, progress)
         except InputError as error:
             findings.failed.append(f"{split}: {error}")
-    if findings.failed:  # what cannot be read cannot be counted
+    if findings.failed:  # shards that cannot be read cannot be counted
         return shards.describe(metadata), findings.failed
     for split, found in facts.items():
         _check_split(split, found, metadata, directory, findings)
@@ -147,6 +148,7 @@ def verify(directory: str | os.PathLike, progress: bool = False) -> tuple[str, l
 def _read_split(
     shard_set: ShardSet, metadata: dict, preprocess: Preprocess, progress: bool
 ) -> Facts:
+    """Reads every example of a split."""
     facts = Facts(metadata["tasks"])
     with progress_bar(
         total=len(shard_set), unit="ex", desc=shard_set.split, disable=not progress
@@ -162,6 +164,8 @@ def _read_split(
 def _check_split(
     split: str, found: Facts, metadata: dict, directory: Path, findings: Findings
 ) -> None:
+    """Counts, checksums, values and labels of one split."""
+    # numbers and files
     expected = metadata["splits"][split]
     sizes = {
         "examples": found.examples,
@@ -181,11 +185,13 @@ def _check_split(
         f"{split}: files, checksums, {found.examples} examples, {found.beats} beats", wrong
     )
     findings.check(f"{split}: sound values", found.wrong)
+    # labels
     wrong = []
     for task, classes in metadata["tasks"].items():
         if found.labelled[task] != expected["labelled"][task]:
             wrong.append(
-                f"{found.labelled[task]} records labelled for {task}, not {expected['labelled'][task]}"
+                f"{found.labelled[task]} records labelled for {task},"
+                f" not {expected['labelled'][task]}"
             )
         counted = {name: found.classes[task][name] for name in classes}
         wrong += [
@@ -202,7 +208,7 @@ def _check_split(
 
 
 def _check_across(facts: dict[str, Facts], findings: Findings) -> None:
-    """No patient, no record, no signal in two splits; every uid once."""
+    """No patient, record or signal is in two splits, and every uid is unique."""
     for what in ("patient", "record"):
         wrong = []
         for one, other in itertools.combinations(facts, 2):
@@ -238,20 +244,22 @@ def read_ledger(directory: str | os.PathLike) -> Iterator[dict[str, str]]:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != LEDGER_COLUMNS:
                 raise InputError(
-                    f"{path}: not the ledger of this version; build the dataset again into a new folder"
+                    f"{path}: not the ledger of this version;"
+                    " build the dataset again into a new folder"
                 )
             yield from reader
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
-            f"{path}: cannot be read ({first_line(error)}); run the build command of this dataset again"
+            f"{path}: cannot be read ({first_line(error)});"
+            " run the build command of this dataset again"
         ) from None
 
 
 def _check_ledger(
     directory: Path, metadata: dict, facts: dict[str, Facts], findings: Findings
 ) -> None:
-    """Every listed record is in the ledger once, kept ones as they are in the shards, and no signal
-    in two splits."""
+    """Every listed record is in the ledger once, kept ones as in the shards, and no signal is in
+    two splits."""
     wrong, listed, kept, kinds = [], 0, 0, collections.Counter()
     path = directory / shards.LEDGER_FILE
     hashes = collections.defaultdict(lambda: array.array("Q"))
@@ -270,7 +278,8 @@ def _check_ledger(
             if int(row["windows"]) * WINDOW + int(row["beats"]) != stored:
                 held = f"{stored // WINDOW} windows and {stored % WINDOW} beats"
                 wrong.append(
-                    f"record {name} of {split}: the shards hold {held}, not {row['windows']}, {row['beats']}"
+                    f"record {name} of {split}:"
+                    f" the shards hold {held}, not {row['windows']}, {row['beats']}"
                 )
             if row["signal_hash"]:
                 hashes[split].append(int(row["signal_hash"], 16))
@@ -289,7 +298,7 @@ def _check_ledger(
 
 
 def _check_readers(directory: Path, sets: dict[str, ShardSet], findings: Findings) -> None:
-    """Grain and tfds read the same values as we do, on a sample."""
+    """Grain and tfds read the same values as we do, in a sample."""
     import grain
     import tensorflow_datasets as tfds
 
@@ -311,13 +320,14 @@ def _check_readers(directory: Path, sets: dict[str, ShardSet], findings: Finding
                 wrong["tfds"] += [
                     f"example {i}: {name} differs" for name in _different(example, theirs[i])
                 ]
-        except Exception as error:  # whatever they raise, the files are not readable by them
+        except Exception as error:  # whatever they raise, they cannot read the files
             wrong["tfds"].append(f"{type(error).__name__}: {first_line(error, 160)}")
         findings.check(f"{split}: Grain reads the same", wrong["Grain"])
         findings.check(f"{split}: tfds reads the same", wrong["tfds"])
 
 
 def _different(ours: dict, theirs: dict) -> Iterator[str]:
+    """The names of the features in which two examples differ."""
     for name in sorted(ours.keys() | theirs.keys()):
         one, other = ours.get(name), theirs.get(name)
         other = other.decode() if isinstance(other, bytes) else other

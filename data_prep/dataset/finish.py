@@ -1,7 +1,7 @@
 """The end of a build: from finished shards to a dataset directory (uids, ledger, beat counts,
-metadata, repair).
+metadata); and repair.
 
-Every file of the directory is written whole or not at all, and every step can be done again after a
+Every file of the directory is written whole or not at all, and every step can be repeated after a
 crash: dataset.json comes last, and until then what is known of each shard (its ledger rows and
 examples) is kept in `parts`.
 """
@@ -48,8 +48,9 @@ LEDGER_COLUMNS = (
 
 
 def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
-    """Everything that needs all shards, one shard's part in memory at a time. dataset.json comes
-    last."""
+    """Everything that needs all shards, with the part of one shard in memory at a time;
+    dataset.json comes last."""
+    # the ledger, with what only all shards together can tell
     out = job.out
     rehash = _unique_uids(out, planned)
     same = find_duplicates(lambda: (part(out, shard)["rows"] for shard in planned), job.duplicates)
@@ -73,6 +74,7 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
         raise InputError(
             f"all {plan['records']} records were dropped, most often: {common}; see {ledger_path}"
         )
+    # each split; one in which nothing was kept goes
     splits, patients = {}, collections.Counter()
     for split in dict.fromkeys(shard.split for shard in planned):
         of_split = [shard for shard in planned if shard.split == split]
@@ -117,7 +119,7 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
 def _finish_split(
     job: Job, plan: dict, split: str, of_split: list[Shard], rehash: dict[str, int], leave_out: dict
 ) -> tuple[dict, set[str]]:
-    """Applies what all shards decide to the shards of a split, writes its beat counts, and counts
+    """Applies to the shards of a split what all shards decide, writes its beat counts, and counts
     what it holds."""
     infos, counts, patients, records = [], [], set(), 0
     labelled: collections.Counter = collections.Counter()
@@ -167,10 +169,10 @@ class Duplicates:
 
 def find_duplicates(read_parts: Callable[[], Iterable[list]], policy: str) -> Duplicates:
     """Groups ledger rows by signal; with 'drop', a signal in several splits stays only in the one
-    nearest to testing.
+    closest to testing.
 
     Evaluation sets are compared with published figures, so it is the training copy that goes.
-    `read_parts` gives the rows shard by shard, and is called twice: only hashes are held for all
+    `read_parts` gives the rows shard by shard and is called twice: only hashes are held for all
     records.
     """
     columns = {name: i for i, name in enumerate(LEDGER_COLUMNS)}
@@ -205,6 +207,8 @@ def find_duplicates(read_parts: Callable[[], Iterable[list]], policy: str) -> Du
 
 
 def _note_duplicate(row: dict, same: Duplicates) -> None:
+    """Enters in a row of the ledger that its signal is a repetition, and whether it was dropped for
+    that."""
     name = row["record_id"]
     if name in same.original:
         word = f"duplicate_of:{same.original[name].replace(';', '_')}"
@@ -214,8 +218,7 @@ def _note_duplicate(row: dict, same: Duplicates) -> None:
 
 
 def _unique_uids(out: Path, planned: list[Shard]) -> dict[str, int]:
-    """New uids for the windows whose hash another window has already taken: {"record_id#window":
-    uid}."""
+    """New uids, {"record_id#window": uid}, for windows whose hash another window already has."""
     uids = [np.array([e[2] for e in part(out, shard)["examples"]], np.uint32) for shard in planned]
     values, times = np.unique(np.concatenate(uids), return_counts=True)
     repeated, seen, clashes = set(values[times > 1].tolist()), set(), []
@@ -245,7 +248,7 @@ def _holds(ordered: np.ndarray, value: int) -> bool:
 def _apply(
     out: Path, file: str, examples: list, rehash: dict[str, int], leave_out: Container[str]
 ) -> None:
-    """Writes a shard again if some of its windows get a new uid or are left out."""
+    """Rewrites a shard if some of its windows get a new uid or are left out."""
     new = [rehash.get(f"{record_id}#{window}") for record_id, window, *_ in examples]
     stays = [record_id not in leave_out for record_id, *_ in examples]
     if any(uid is not None for uid in new) or not all(stays):
@@ -257,6 +260,7 @@ def _apply(
 
 
 def _file_info(out: Path, file: str, examples: list, rehash: dict[str, int]) -> dict:
+    """What dataset.json says of a shard."""
     first = None
     if examples:
         record_id, window, uid, _ = examples[0]
@@ -273,6 +277,7 @@ def _file_info(out: Path, file: str, examples: list, rehash: dict[str, int]) -> 
 
 
 def _write_counts(out: Path, split: str, counts: np.ndarray) -> str:
+    """Writes the beats per example of a split; returns the checksum of the file."""
     buffer = io.BytesIO()
     np.save(buffer, counts)
     write_file(out, f"beat_counts-{split}.npy", buffer.getvalue())
@@ -280,9 +285,9 @@ def _write_counts(out: Path, split: str, counts: np.ndarray) -> str:
 
 
 def _write_tfds(job: Job, metadata: dict) -> None:
-    """features.json and dataset_info.json, so that tfds.builder_from_directory opens the
+    """features.json and dataset_info.json, with which tfds.builder_from_directory opens the
     directory."""
-    import tensorflow_datasets as tfds  # late: only this needs it
+    import tensorflow_datasets as tfds  # imported here: nothing else needs it
 
     folder = job.out / PARTS / "tfds"
     folder.mkdir(exist_ok=True)
@@ -316,8 +321,8 @@ def _write_tfds(job: Job, metadata: dict) -> None:
 
 
 def repair(job: Job, metadata: dict, rebuilt: list[Shard]) -> dict:
-    """Brings the rebuilt shards of a finished directory to what dataset.json says, and the small
-    files with them."""
+    """Brings rebuilt shards of a finished directory to the state in dataset.json, and writes lost
+    small files again."""
     for shard in rebuilt:
         examples = part(job.out, shard)["examples"]
         _apply(
@@ -332,8 +337,8 @@ def repair(job: Job, metadata: dict, rebuilt: list[Shard]) -> dict:
         )
         if shards.file_sha256(job.out / shard.file) != expected["sha256"]:
             raise InputError(
-                f"{job.out / shard.file}: rebuilt, but not as it was: the raw records or the code have changed since; "
-                "build into a new folder"
+                f"{job.out / shard.file}: rebuilt, but not as it was:"
+                " the raw records or the code have changed since; build into a new folder"
             )
     for split, values in metadata["splits"].items():
         path = job.out / f"beat_counts-{split}.npy"

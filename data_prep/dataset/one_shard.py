@@ -1,8 +1,8 @@
-"""From the records of one shard to its file: read, prepare, judge, encode. The same function runs
-in every runner.
+"""From the records of one shard to its file: read, prepare, judge, encode. Every runner calls the
+same function.
 
-A shard is built from its own list of records alone, so it does not matter which process or machine
-builds it, or in which order. What the end of the build needs to know of it is written beside it, as
+A shard depends on its own list of records alone, so it does not matter which process or machine
+builds it, or in which order. What the end of the build needs to know is written to
 `parts/<shard>.json`.
 """
 
@@ -39,12 +39,14 @@ class Job:
     windows: str  # 'first' | 'all'
     store_signal: bool
     detectors: bool = True  # compare the beats of two detectors, for the ledger
-    # what to do with one signal in two splits: 'drop' all but those in one split, or 'keep'
+    # a signal in two splits: 'drop' it from all but one of them, or 'keep' it
     duplicates: str = "drop"
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
+    """A shard that is planned: its file, its split and its records."""
+
     file: str
     split: str
     refs: list[RecordRef]
@@ -73,17 +75,19 @@ def open_file(out: Path, name: str) -> Iterator[TextIO]:
 
 
 def write_shard(out: Path, file: str, records: Iterable[bytes]) -> None:
+    """Writes a shard of the directory whole or not at all."""
     with disk_full(out), whole_file(out / file, out / PARTS) as temporary:
         shards.write_shard(temporary, records)
 
 
 def part(out: Path, shard: Shard) -> dict:
+    """What was noted of a finished shard: its checksum, examples and ledger rows."""
     return json.loads((out / PARTS / f"{shard.file}.json").read_bytes())
 
 
 @contextlib.contextmanager
 def disk_full(out: Path) -> Iterator[None]:
-    """Says a full disk in one line; ArrayRecord reports it as a RuntimeError, Python as an
+    """Reports a full disk in one line; ArrayRecord raises a RuntimeError for it, Python an
     OSError."""
     try:
         yield
@@ -94,8 +98,10 @@ def disk_full(out: Path) -> Iterator[None]:
             if number in (errno.ENOSPC, errno.EDQUOT) or re.search(
                 "No space left|quota exceeded", str(cause)
             ):
-                text = f"{out}: disk full; make room and run the same command again, finished shards are kept"
-                raise InputError(text) from error
+                raise InputError(
+                    f"{out}: disk full; make room and run the same command again,"
+                    " finished shards are kept"
+                ) from error
             cause = cause.__context__
         raise
 
@@ -111,7 +117,7 @@ class Outcome:
 
 
 def build_shard(corpus: Corpus, job: Job, shard: Shard, tick: Callable[[], object]) -> None:
-    """Builds one shard and, beside it, the ledger rows of its records; one record at a time is in
+    """Builds one shard and notes the ledger rows of its records; one record at a time is in
     memory."""
     examples, rows = [], []
     write_shard(job.out, shard.file, _encoded(corpus, job, shard, tick, examples, rows))
@@ -122,6 +128,7 @@ def build_shard(corpus: Corpus, job: Job, shard: Shard, tick: Callable[[], objec
 def _encoded(
     corpus: Corpus, job: Job, shard: Shard, tick: Callable, examples: list, rows: list
 ) -> Iterator[bytes]:
+    """The examples of a shard as bytes; fills the lists `examples` and `rows` on the way."""
     spec = shards.features(job.preprocess.beat_samples, job.store_signal)
     for ref in shard.refs:
         outcome = examine(corpus, ref, job)
@@ -134,8 +141,7 @@ def _encoded(
 
 
 def examine(corpus: Corpus, ref: RecordRef, job: Job) -> Outcome:
-    """Reads, prepares and judges one record; whatever is wrong with it, the answer is an
-    Outcome."""
+    """Reads, prepares and judges one record; whatever is wrong with it, an Outcome is returned."""
     defects, digest, record = [], "", None
     kind = "unreadable"
     try:
@@ -148,7 +154,7 @@ def examine(corpus: Corpus, ref: RecordRef, job: Job) -> Outcome:
         for window in windows:
             window.defects = defects + window.defects
         return Outcome(windows, [], "", digest)
-    except Exception as error:  # whatever one record does, the others are built
+    except Exception as error:  # whatever is wrong with one record, the others are built
         text = " ".join(str(error).split())[:300].removeprefix(f"record {ref.record_id}: ")
         reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
         kind = error.kind if isinstance(error, Unusable) else kind
@@ -209,6 +215,7 @@ def _ledger_row(ref: RecordRef, split: str, outcome: Outcome) -> tuple:
 
 
 def _example(ref: RecordRef, window: Window, store_signal: bool) -> dict:
+    """The features of one window."""
     example = {
         "beats": window.beats.astype(np.float16),
         "start": window.start.astype(np.int32),

@@ -1,5 +1,5 @@
-"""The plan of a build: which record goes to which shard, with every option, fixed before any
-work."""
+"""The plan of a build, fixed before any work: which record goes to which shard, and every
+option."""
 
 import collections
 import dataclasses
@@ -14,14 +14,14 @@ from data_prep.corpora.corpus import Corpus
 from data_prep.dataset import shards
 from data_prep.dataset.one_shard import Job, Shard, to_json
 
-# of what a build records beside the shards; an unfinished build of another version starts again
+# of the files in `parts`; an unfinished build of another version starts again
 BUILD_VERSION = 2
 
 
 def make_plan(
     corpus: Corpus, job: Job, shard_records: int, limit: int | None
 ) -> tuple[dict, list[Shard]]:
-    """Which record goes where, as the JSON that is saved and as shards."""
+    """Which record goes to which shard: as the JSON that is saved, and as a list of shards."""
     refs = corpus.refs if limit is None else corpus.refs[:limit]
     refs = [r if r.patient_id else dataclasses.replace(r, patient_id=r.record_id) for r in refs]
     if not refs:
@@ -30,8 +30,10 @@ def make_plan(
         )
     if not re.fullmatch(r"[a-z][a-z0-9_]*", corpus.name):
         raise InputError(
-            f"corpus name '{corpus.name}': use lower-case letters, digits and _ (it names the files)"
+            f"corpus name '{corpus.name}':"
+            " use lower-case letters, digits and _ (it names the files)"
         )
+    # records by split, checked on the way
     seen: set[str] = set()
     for ref in refs:
         if ref.record_id in seen:
@@ -40,7 +42,7 @@ def make_plan(
         seen.add(ref.record_id)
     by_split = collections.defaultdict(list)
     for ref in refs:
-        # also what Python makes of file names that are no UTF-8
+        # includes what Python makes of file names that are not UTF-8
         if not ref.record_id.isprintable():
             raise InputError(
                 f"record {ref.record_id!a}: unprintable characters in its name; rename the file"
@@ -57,6 +59,7 @@ def make_plan(
                     f"record '{ref.record_id}': '{unknown[0]}' is not a class of task '{task}'"
                 )
         by_split[split].append(ref)
+    # shards of each split
     planned = []
     for split in sorted(
         by_split, key=lambda s: (SPLITS.index(s) if s in SPLITS else len(SPLITS), s)
@@ -65,6 +68,7 @@ def make_plan(
         chunks = [of_split[i : i + shard_records] for i in range(0, len(of_split), shard_records)]
         names = [shards.shard_name(corpus.name, split, i, len(chunks)) for i in range(len(chunks))]
         planned += [Shard(name, split, chunk) for name, chunk in zip(names, chunks, strict=True)]
+    # the plan as it is saved, with a checksum of the listing
     listing = hashlib.sha256()
     for ref in (ref for shard in planned for ref in shard.refs):
         listing.update(to_json([ref.record_id, ref.patient_id, ref.split, ref.labels]))

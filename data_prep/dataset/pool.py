@@ -1,4 +1,4 @@
-"""A pool of worker processes that shows progress by the record and ends when its parent does."""
+"""A pool of worker processes that shows progress per record and ends when its parent does."""
 
 import concurrent.futures
 import contextlib
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from data_prep.base.errors import InputError
 
-BLAS_THREADS = (
+_BLAS_THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -23,15 +23,17 @@ BLAS_THREADS = (
 
 
 def run(task: Callable, state: tuple, items: Sequence, workers: int, bar: tqdm) -> None:
-    """task(*state, item, tick) for every item; `state` is sent once to each process, tick() moves
-    the bar by one."""
+    """Calls task(*state, item, tick) for every item.
+
+    `state` is sent to each process once; tick() advances the bar by one.
+    """
     context = multiprocessing.get_context("spawn")
-    # one slot an item: no lock that a dying worker could take with it
+    # a slot per item: there is no lock that a dying worker could keep
     done = context.RawArray("q", len(items))
     stop = context.RawValue("b", 0)
     start = bar.n
     with (
-        _one_blas_thread(),
+        one_blas_thread(),
         concurrent.futures.ProcessPoolExecutor(
             min(workers, len(items)),
             context,
@@ -59,10 +61,11 @@ def run(task: Callable, state: tuple, items: Sequence, workers: int, bar: tqdm) 
 
 
 @contextlib.contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Processes started inside use one thread each: together they already fill the cores."""
-    before = {name: os.environ.get(name) for name in BLAS_THREADS}
-    os.environ.update(dict.fromkeys(BLAS_THREADS, "1"))
+def one_blas_thread() -> Iterator[None]:
+    """Processes started within this context use one thread each: together they already fill the
+    cores."""
+    before = {name: os.environ.get(name) for name in _BLAS_THREADS}
+    os.environ.update(dict.fromkeys(_BLAS_THREADS, "1"))
     try:
         yield
     finally:
@@ -75,8 +78,9 @@ def _one_blas_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C: it is for the parent, which then sets `stop`."""
-    # where Python allows no change of signals
+    """Processes started within this context ignore Ctrl-C: it is for the parent, which then sets
+    `stop`."""
+    # other threads may not change signal handlers
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -94,8 +98,8 @@ def _start_worker(*worker) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent takes its workers along, so that they do not write while the same command
-    runs again."""
+    """Ends this worker when its parent ends, so that it does not write while the same command runs
+    again."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 

@@ -1,18 +1,20 @@
 """The format of a dataset directory: how one example is written, and how a split is read at random.
 
 A directory holds ArrayRecord files `<corpus>-<split>.array_record-00000-of-00003` of
-tf.train.Example records in the layout of tfds (`encoding='bytes'`), so Grain and
-`tfds.builder_from_directory` read them too, and `dataset.json`, our own description (see
-`build.py`). Reading needs neither TensorFlow nor JAX. An example, with n beats of P samples:
+tf.train.Example records in the layout of tfds (`encoding='bytes'`), which Grain and
+`tfds.builder_from_directory` also read, and `dataset.json`, our own description (see
+`data_prep/build.py`). Reading needs neither TensorFlow nor JAX. An example with n beats of P
+samples:
 
-    beats float16 [n,12,P]  normalised     lead_mask   bit i set = LEADS[i] is present
-    start int32 [n]         first sample   uid         32 bits of sha256("record_id#window"), unique in the directory
-    length int32 [n]        samples        window      index of the window in its record
-    complete bool [n]       R to R         num_samples samples of the window
-    offset, scale f32 [12]  mV = z*s + o   record_id, patient_id; labels = JSON {task: [class names]}
-    signal float16 [12,T]   if stored      defects     joined by ';'
+    beats float16 [n,12,P]  normalised     lead_mask    bit i set = LEADS[i] is present
+    start int32 [n]         first sample   uid          32 bits of sha256("record_id#window"),
+    length int32 [n]        samples                     unique in the directory
+    complete bool [n]       R to R         window       index of the window in its record
+    offset, scale f32 [12]  mV = z*s + o   num_samples  samples of the window
+    signal float16 [12,T]   if stored      labels       JSON {task: [class names]}
+    record_id, patient_id   texts          defects      joined by ';'
 
-`ArrayRecordReader` opens a cut-off or even a missing file without complaint, as one of 0 records:
+`ArrayRecordReader` opens a truncated or even a missing file without complaint, as one of 0 records;
 hence the checks.
 """
 
@@ -36,16 +38,16 @@ from data_prep.base.lottery import ticket
 from data_prep.base.words import first_line
 from data_prep.ecg.preprocess import Preprocess
 
-# imported late below: it takes a second, and who embeds a record of his own needs no shards
+# imported where it is needed: it takes a second, and single records need no shards
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds
-FORMAT = 1  # raise when the stored features change; readers refuse what they do not know
+FORMAT = 1  # raise it when the stored features change; readers refuse other formats
 METADATA_FILE, PLAN_FILE, LEDGER_FILE = "dataset.json", "build_plan.json", "ledger.csv"
 _INTS = {"lead_mask": np.int32, "uid": np.int64, "window": np.int32, "num_samples": np.int32}
 _TEXTS = ("record_id", "patient_id", "labels", "defects")
 # Beats in float16 hardly compress (7% with zstd), and raw records are read twice as fast.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
-# file descriptors held per ShardSet; re-opening a file costs less than reading a record
+# open files per ShardSet; opening a file again costs less than reading a record
 _OPEN_READERS = 256
 
 
@@ -64,7 +66,7 @@ def _arrays(beat_samples: int) -> dict[str, tuple[type, tuple[int, ...]]]:
 
 @functools.cache
 def _example_type() -> type:
-    """tf.train.Example, as tfds carries it."""
+    """The class tf.train.Example, from tfds."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     return tf_example_pb2.Example
@@ -88,10 +90,9 @@ def features(beat_samples: int, signal: bool) -> "tfds.features.FeaturesDict":
 
 
 def encode(spec: "tfds.features.FeaturesDict", example: Mapping) -> bytes:
-    """One example as bytes, the same bytes for the same example: what tfds serialises, three times
-    as fast.
+    """One example as bytes, always the same for the same example.
 
-    (tfds alone leaves the order of the map to chance.)
+    It writes what tfds serialises, but three times as fast, and with the map in a fixed order.
     """
     if example.keys() != spec.keys():
         raise ValueError(f"features {sorted(example.keys() ^ spec.keys())} are missing or too many")
@@ -113,8 +114,8 @@ def encode(spec: "tfds.features.FeaturesDict", example: Mapping) -> bytes:
 
 
 def decode(raw: bytes, beat_samples: int) -> dict:
-    """One example as numpy arrays (read-only views), ints and str: tfds' own numpy parser's values,
-    about 6x faster."""
+    """One example as numpy arrays (read-only views), ints and str: the values of tfds' numpy
+    parser, six times as fast."""
     stored = _example_type().FromString(raw).features.feature
     example = {
         name: np.frombuffer(stored[name].bytes_list.value[0], dtype).reshape(shape)
@@ -129,20 +130,21 @@ def decode(raw: bytes, beat_samples: int) -> dict:
 
 
 def with_uid(raw: bytes, uid: int) -> bytes:
-    """The same record under another uid."""
+    """The same record with another uid."""
     message = _example_type().FromString(raw)
     message.features.feature["uid"].int64_list.value[0] = uid
     return message.SerializeToString(deterministic=True)
 
 
 def uid_of(record_id: str, window: int, attempt: int = 0) -> int:
-    """The 32-bit key of a window, for keyed randomness; attempts > 0 give way to another record
-    with the same value."""
+    """The 32-bit key of a window, for keyed randomness; `attempt` > 0 gives another one if that is
+    taken."""
     name = f"{record_id}#{window}" + (f"#{attempt}" if attempt else "")
     return ticket(name)
 
 
 def shard_name(corpus: str, split: str, index: int, count: int) -> str:
+    """The file name of a shard, in the pattern of tfds."""
     return f"{corpus}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
@@ -160,7 +162,7 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
 
 
 def iterate_shard(path: Path, batch: int = 64) -> Iterator[bytes]:
-    """The records of one file in order, a few at a time in memory."""
+    """The records of one file in order, with a few at a time in memory."""
     reader = _open_reader(path)
     try:
         count = reader.num_records()
@@ -176,18 +178,19 @@ def file_sha256(path: Path) -> str:
 
 
 def read_metadata(directory: str | os.PathLike) -> dict:
-    """dataset.json of a finished dataset directory; an InputError that says what is missing
-    otherwise."""
+    """dataset.json of a finished dataset directory; an InputError that says what is missing if
+    there is none."""
     require_local(directory)
     directory = Path(directory)
     file = directory / METADATA_FILE
-    remedy = "build it with `python -m data_prep.build --corpus=... --raw=... --out=...`"
+    remedy = "build it with `lvcg build --corpus=... --raw=... --out=...`"
     if not directory.is_dir():
         raise InputError(f"{directory}: no such dataset directory; {remedy}")
     if not file.is_file():
         if (directory / PLAN_FILE).is_file():
             raise InputError(
-                f"{directory}: this build did not finish; run the same build command again to go on"
+                f"{directory}: this build did not finish;"
+                " run the same build command again to continue"
             )
         raise InputError(
             f"{directory}: not a dataset directory (no {METADATA_FILE} in it); {remedy}"
@@ -207,7 +210,8 @@ def read_metadata(directory: str | os.PathLike) -> dict:
 
 
 def describe(metadata: dict) -> str:
-    """One page on a dataset: what was kept and dropped and why, and what is in each split."""
+    """A page on a dataset: what was kept, what was dropped and why, and what is in each split."""
+    # the dataset as a whole
     records = metadata["records"]
     kept_windows = "all windows" if metadata["windows"] == "all" else "the first window"
     rows = [
@@ -216,12 +220,14 @@ def describe(metadata: dict) -> str:
         ("splits", metadata["split_rule"]),
         (
             "records",
-            f"{records['kept']} kept of {records['listed']}, {sum(metadata['dropped'].values())} dropped",
+            f"{records['kept']} kept of {records['listed']},"
+            f" {sum(metadata['dropped'].values())} dropped",
         ),
     ]
     rows += [("  dropped", f"{n:>7}  {reason}") for reason, n in _by_count(metadata["dropped"])]
     rows += [("  defect", f"{n:>7}  {kind}") for kind, n in _by_count(metadata["defects"])]
     rows += [("  missing", f"{n:>7}  lead {lead}") for lead, n in metadata["missing_leads"].items()]
+    # each split
     for split, values in metadata["splits"].items():
         low, median, high = values["beats_per_example"]
         counts = ", ".join(
@@ -233,21 +239,23 @@ def describe(metadata: dict) -> str:
         for task, classes in values["label_counts"].items():
             named = ", ".join(f"{name} {n}" for name, n in classes.items())
             rows.append((f"  {task}", f"{values['labelled'][task]} labelled: {named}"))
+    # duplicates and leaks
     same = metadata.get("duplicates", {"records": 0, "in_several_splits": [], "dropped": []})
     if same["records"]:
         across, gone = len(same["in_several_splits"]), len(same["dropped"])
         rows.append(
             (
                 "duplicates",
-                f"{same['records']} records repeat an earlier one; {across} signals were in several "
-                f"splits, {gone} records dropped for that",
+                f"{same['records']} records repeat an earlier one;"
+                f" {across} signals were in several splits, {gone} records dropped for that",
             )
         )
         if across and not gone:
             rows.append(
                 (
                     "WARNING",
-                    f"{across} identical signals are in more than one split: build without --duplicates=keep",
+                    f"{across} identical signals are in more than one split:"
+                    " build without --duplicates=keep",
                 )
             )
     if metadata["patients_in_several_splits"]:
@@ -271,9 +279,9 @@ def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
 class ShardSet:
     """One split of a dataset directory, read at random.
 
-    Opening checks every file against dataset.json (there, of the right size, count and first
-    record). Files are opened when first read, so a ShardSet is cheap to pickle to another process;
-    reading from several threads is safe.
+    Opening it checks every file against dataset.json (existence, size, number of records, first
+    record). Files are opened when they are first read, so a ShardSet is cheap to send to another
+    process; several threads may read at once.
     """
 
     def __init__(self, directory: str | os.PathLike, split: str):
@@ -301,8 +309,7 @@ class ShardSet:
         return self.read(indices)
 
     def read(self, indices: Iterable[int]) -> list[dict]:
-        """The examples at these indices, in this order; one batched read for each file that holds
-        some of them."""
+        """The examples at these indices, in this order; one batched read per file."""
         indices = np.fromiter(indices, np.int64)
         if indices.size and not (indices.min() >= 0 and indices.max() < len(self)):
             raise IndexError(
@@ -320,7 +327,7 @@ class ShardSet:
         return examples
 
     def require_preprocess(self, preprocess: Preprocess) -> None:
-        """Refuses shards that were not prepared exactly as `preprocess` says."""
+        """Refuses shards that were prepared in any way other than `preprocess`."""
         stored, expected = self.metadata["preprocess_hash"], preprocess.hash()
         if stored == expected:
             return
@@ -331,12 +338,13 @@ class ShardSet:
             if json.dumps(ours.get(name, "absent")) != json.dumps(theirs.get(name, "absent"))
         ]
         raise InputError(
-            f"{self.directory}: prepared with preprocessing {stored}, expected {expected}; different: "
-            f"{'; '.join(different) or 'the version of the preprocessing code'}; build again or change the config"
+            f"{self.directory}: prepared with preprocessing {stored}, expected {expected};"
+            f" different: {'; '.join(different) or 'the version of the preprocessing code'};"
+            " build again or change the config"
         )
 
     def verify(self) -> None:
-        """Reads every file in full and compares its checksum: what opening is too quick to see."""
+        """Reads every file in full and compares its checksum, which opening does not."""
         for path, shard in zip(self.paths, self._shards, strict=True):
             if file_sha256(path) != shard["sha256"]:
                 raise self._damaged(path, "its checksum is not the one in dataset.json")
@@ -368,11 +376,12 @@ class ShardSet:
         try:
             beat_samples = self.preprocess.beat_samples
             return [decode(raw, beat_samples) for raw in self._reader(shard).read(positions)]
-        # riegeli, protobuf and numpy each have their own ways to say "damaged"
+        # riegeli, protobuf and numpy raise different errors for damaged files
         except Exception as error:
             raise self._damaged(self.paths[shard], first_line(error)) from error
 
     def _check(self, shard: int) -> None:
+        """Compares a file with what dataset.json says of it."""
         path, expected = self.paths[shard], self._shards[shard]
         if not path.is_file():
             raise self._damaged(path, "the file is missing")
@@ -400,7 +409,8 @@ class ShardSet:
 
     def _damaged(self, path: Path, what: str) -> InputError:
         return InputError(
-            f"{path}: {what}; run the build command of this dataset again, it repairs what is damaged"
+            f"{path}: {what};"
+            " run the build command of this dataset again, it repairs what is damaged"
         )
 
 

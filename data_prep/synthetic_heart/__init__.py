@@ -1,1 +1,1 @@
-"""ECG of made-up hearts, with known truth."""
+"""Synthetic ECG, whose true beats, heart vector and conditions are known."""

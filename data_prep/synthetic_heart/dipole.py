@@ -1,10 +1,11 @@
 """The heart, torso and electrodes behind the synthetic ECG.
 
-The heart is one dipole moving in three dimensions. Every wave (P, Q, R, S, ST, T) is a Gaussian
+The heart is a dipole that moves in three dimensions. Every wave (P, Q, R, S, ST, T) is a Gaussian
 kernel in time with a direction in space, in the spirit of McSharry's dynamical model: a beat is a
-small table of kernels, and a disease a change of that table. A patient owns a torso (how the dipole
-reaches the electrodes), a baseline beat and lasting conditions; a record adds the times of its
-beats and the noise of its electrodes. Axes are Frank's: x left, y to the feet, z to the back.
+small table of kernels, and a disease is a change of that table. A patient has a torso (how the
+dipole reaches the electrodes), a baseline beat and lasting conditions; a record adds the times of
+its beats and the noise of its electrodes. Axes are Frank's: x to the left, y to the feet, z to the
+back.
 """
 
 import math
@@ -16,8 +17,7 @@ from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LIMB
 
 BEATS_PER_MINUTE = {"SR": (50, 110), "STACH": (90, 135), "SBRAD": (42, 64), "AFIB": (50, 130)}
-# One row a wave: centre, width before and after it (s, at R-R = 1 s), and the dipole's x, y, z
-# (mV).
+# A row per wave: centre, width before and after it (s, at R-R = 1 s); x, y, z of the dipole (mV)
 BEAT = {
     "P": (-0.165, 0.020, 0.022, 0.045, 0.085, -0.025),
     "P2": (-0.135, 0.020, 0.022, 0.050, 0.050, 0.045),
@@ -34,8 +34,8 @@ QRS = [Q, R, RS, S, LATE]
 # anterior, inferior, lateral
 INJURY = np.array([[0.15, 0.05, -1.0], [-0.15, 1.0, 0.20], [0.90, 0.10, 0.25]])
 PVC_ORIGIN = np.array([[0.30, 0.95, 0.50], [-0.60, 0.25, -0.70], [0.35, -0.85, 0.40]])
-# Electrodes RA, LA, LL, V1..V6 -> leads I, II, V1..V6. Noise enters here, so it too obeys
-# Einthoven.
+# Electrodes RA, LA, LL, V1..V6 -> leads I, II, V1..V6. Noise enters at the electrodes, so it obeys
+# Einthoven's law as well.
 ELECTRODES = np.zeros((8, 9))
 ELECTRODES[0, [0, 1]] = -1, 1
 ELECTRODES[1, [0, 2]] = -1, 1
@@ -45,7 +45,7 @@ ELECTRODES[2:, 3:] = np.eye(6)
 
 @dataclass(frozen=True)
 class Patient:
-    """What stays with a patient from record to record."""
+    """What a patient keeps from record to record."""
 
     torso: np.ndarray  # [8,3], leads I, II, V1..V6 from the dipole
     beat: np.ndarray  # [9,6], the healthy beat
@@ -55,24 +55,24 @@ class Patient:
     ischaemic: bool
     atrial_fibrillation: float  # chance of AFIB in a record
     ectopy: float  # chance of PVC in a record
-    rate_shift: float  # -1..1, where in the range of a rhythm this heart tends to beat
+    rate_shift: float  # -1..1, where this heart usually lies in the range of a rhythm
     breathing: float  # breaths per second
     sinus_arrhythmia: float
 
 
 def twelve_leads(x):
-    """The 12 leads from I, II, V1..V6 ([8,T] -> [12,T]) by Einthoven's and Goldberger's
-    relations."""
+    """I, II, V1..V6 [8,T] -> the twelve leads [12,T], by Einthoven's and Goldberger's relations."""
     return np.concatenate([LIMB @ x[:2], x[2:]])
 
 
 def make_patient(seed, patient, geometry="dower"):
-    """Draw patient number `patient` of the corpus `seed`."""
+    """Draws patient number `patient` of the corpus `seed`."""
+    # the torso, with electrodes misplaced and of varying strength
     rng = keyed_rng(seed, 1, patient, 0)
     torso = lead_matrix(geometry)[[0, 1, 6, 7, 8, 9, 10, 11]].copy()
     if geometry == "paper":
-        torso[:, 2] *= -1  # that matrix points z to the front
-    # precordial electrodes drift towards their neighbours
+        torso[:, 2] *= -1  # z of that matrix points to the front
+    # precordial electrodes are displaced towards their neighbours
     misplaced = 0.15 * rng.standard_normal((6, 1))
     torso[2:] += (
         misplaced
@@ -82,6 +82,7 @@ def make_patient(seed, patient, geometry="dower"):
     torso += 0.06 * np.linalg.norm(torso, axis=1, keepdims=True) * rng.standard_normal(torso.shape)
     torso *= np.exp(0.12 * rng.standard_normal((8, 1)))
 
+    # the healthy beat, varied in times, widths, sizes and axes
     beat = np.array(list(BEAT.values()))
     beat[:, 0] *= np.exp(0.06 * rng.standard_normal(9))
     beat[:, 1:3] *= np.exp(0.14 * rng.standard_normal((9, 1)))
@@ -93,10 +94,11 @@ def make_patient(seed, patient, geometry="dower"):
     beat[T, 3:] += 0.06 * rng.standard_normal(3)
     axis = _rotation(rng.normal(0, 12), rng.normal(0, 18), rng.normal(0, 25))
     beat[QRS, 3:] = beat[QRS, 3:] @ axis.T
-    # P and T axes follow their own way
+    # the axes of P and T vary by themselves, and less
     softer = _rotation(rng.normal(0, 8), rng.normal(0, 10), rng.normal(0, 12))
     beat[[P, P2, ST, T], 3:] = beat[[P, P2, ST, T], 3:] @ softer.T
 
+    # the ectopic beat: broad, from one of three origins, with an opposite T
     force = _jitter(rng, PVC_ORIGIN[rng.integers(3)], 0.25) * rng.uniform(1.1, 1.7)
     pvc = beat.copy()
     pvc[:, 3:] = 0
@@ -105,6 +107,7 @@ def make_patient(seed, patient, geometry="dower"):
     pvc[ST] = (0.150, 0.050, 0.070, *(-0.12 * force))
     pvc[T] = (0.330, 0.080, 0.055, *(-0.38 * force))
 
+    # lasting conditions
     lasting = {}
     bundle = rng.random()
     if bundle < 0.28:
@@ -142,16 +145,17 @@ def _rotation(x, y, z):
 
 
 def _jitter(rng, vector, amount):
+    """The vector, moved at random by about `amount` of its length."""
     return vector + amount * np.linalg.norm(vector) * rng.standard_normal(3) / math.sqrt(3)
 
 
 def draw_severity(rng):
-    """How marked a condition is, 0.2..1, mild ones more often."""
+    """How pronounced a condition is, from 0.2 to 1; mild ones are more frequent."""
     return float(0.20 + 0.80 * rng.beta(1.5, 2))
 
 
 def diseased_beat(beat, injury, conditions):
-    """The beat table [9,6] after the conditions (name -> severity 0..1) have acted on it."""
+    """The beat table [9,6] under these conditions (name -> severity from 0 to 1)."""
     w = beat.copy()
     if v := conditions.get("LVH", 0):
         w[QRS, 3:] *= 1 + v * np.array([0.80, 0.45, 0.90])
@@ -186,8 +190,8 @@ def diseased_beat(beat, injury, conditions):
 
 
 def beat_times(rng, owner, rhythm, ectopy, seconds):
-    """R times in seconds (some just outside the record), and flags for PVC and for unlabelled early
-    atrial beats."""
+    """R times in seconds (some just outside the record), with flags for PVC and for unlabelled
+    early atrial beats."""
     low, high = BEATS_PER_MINUTE[rhythm]
     place = np.clip(0.5 + 0.25 * owner.rate_shift + 0.22 * rng.standard_normal(), 0, 1)
     mean_rr = 60 / (low + (high - low) * place)
@@ -205,6 +209,7 @@ def beat_times(rng, owner, rhythm, ectopy, seconds):
             + slow * np.sin(2 * np.pi * 0.095 * t + phases[1])
             + 0.008 * rng.standard_normal(n)
         )
+    # premature beats, with the pause after each
     times = -1.0 - mean_rr * rng.random() + np.cumsum(rr)
     ectopic, early = np.zeros(n, bool), np.zeros(n, bool)
     inside = np.flatnonzero((times > 0.9) & (times < seconds - 0.5))
@@ -216,7 +221,7 @@ def beat_times(rng, owner, rhythm, ectopy, seconds):
                 premature[i] = True
                 times[i] = times[i - 1] + max(rng.uniform(0.55, 0.82) * mean_rr, 0.32)
                 times[i + 1 :] += max(0.0, times[i] + 1.05 * mean_rr - times[i + 1])  # the pause
-                if early[i]:  # the sinus node is reset: the pause is not fully compensatory
+                if early[i]:  # the sinus node is reset, so the pause is not fully compensatory
                     times[i + 1 :] -= rng.uniform(0, 0.8) * (times[i + 1] - times[i] - mean_rr)
     keep = (times > -1.0) & (times < seconds + 0.6)
     return times[keep], ectopic[keep], early[keep]
@@ -224,6 +229,7 @@ def beat_times(rng, owner, rhythm, ectopy, seconds):
 
 def heart_dipole(rng, owner, beat, times, ectopic, early, fibrillating, samples, rate):
     """The dipole [T,3]: the sum of every beat's kernels, plus f waves in atrial fibrillation."""
+    # a table per beat: T moves with the rate, sizes with breathing
     n = len(times)
     rr = np.clip(
         np.diff(times, prepend=2 * times[0] - times[1] if n > 1 else times[0] - 0.8), 0.3, 1.6
@@ -238,6 +244,7 @@ def heart_dipole(rng, owner, beat, times, ectopic, early, fibrillating, samples,
         w[:, [P, P2], 3:] = 0
     w[early, P, 3:] *= -0.4
 
+    # the sum of all kernels around each beat
     width = int(1.35 * rate)
     first = np.floor((times - 0.45) * rate).astype(int)
     # [n,width]
@@ -267,8 +274,8 @@ def heart_dipole(rng, owner, beat, times, ectopic, early, fibrillating, samples,
 
 
 def true_peaks(vcg, times, ectopic, rate):
-    """R peaks: the largest dipole within 90 ms of each beat; a beat cut by the record's edge is
-    left out."""
+    """R peaks: the largest dipole within 90 ms of each beat, without beats that the edge of the
+    record cuts."""
     reach = round(0.09 * rate)
     centre = np.round(times * rate).astype(int)
     keep = (centre - reach >= 0) & (centre + reach < len(vcg))
@@ -280,7 +287,7 @@ def true_peaks(vcg, times, ectopic, rate):
 
 
 def electrode_noise(rng, owner, samples, rate):
-    """Baseline wander, muscle, mains and now and then one bad electrode: [9,T] in mV."""
+    """Baseline wander, muscle, mains and sometimes one bad electrode: [9,T] in mV."""
     t = np.arange(samples) / rate
     level = float(np.exp(0.7 * rng.standard_normal()))
     hertz = np.array(
@@ -302,7 +309,7 @@ def electrode_noise(rng, owner, samples, rate):
             -0.5 * ((t - bumps[:, None]) / 0.25) ** 2
         )
     noise += muscle * loudness * effort
-    if rate > 110:  # mains would fold back to nothing meaningful below that
+    if rate > 110:  # below that, mains would be aliased
         hum = 0.006 * math.exp(0.8 * rng.standard_normal()) * rng.standard_normal((9, 1))
         noise += hum * np.sin(2 * np.pi * 50 * t + rng.uniform(0, 6))
     return noise

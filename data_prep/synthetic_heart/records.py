@@ -1,11 +1,9 @@
 """A seeded corpus of schematic 12-lead ECG, written as ordinary WFDB records.
 
-Hearts, torsos and noise come from data_prep.synthetic_heart.dipole. Here a patient's lasting
-conditions become the labels of a record: the severity of the day, the rhythm, and changes too
-slight to be labelled. Every record has its own key (seed, patient, record): a bigger corpus
-contains the smaller unchanged.
-
-    python -m data_prep.synthetic --out=DIR --patients=200 --records_per_patient=5 --seed=0
+Hearts, torsos and noise come from data_prep.synthetic_heart.dipole. Here the lasting conditions of
+a patient become the labels of a record: the severity of the day, the rhythm, and changes too slight
+to be labelled. Every record has a key of its own (seed, patient, record), so a larger corpus
+contains the smaller one unchanged.
 """
 
 import csv
@@ -35,25 +33,15 @@ from data_prep.synthetic_heart.dipole import (
 
 VERSION = 1
 MARKER = "synthetic.json"
-# ADC units per mV; I and II are stored even, which makes Einthoven and Goldberger exact in the
-# files
+# ADC units per mV. I and II are stored as even numbers, so that Einthoven's and Goldberger's
+# relations are exact in the files.
 GAIN = 2000
 TASKS = {
     "diagnosis": ("LBBB", "LVH", "NORM", "RBBB", "STD", "STE", "TINV"),
     "rhythm": ("AFIB", "PVC", "SBRAD", "SR", "STACH"),
 }
-SPLITS = (
-    "train",
-    "test",
-    "validation",
-    "train",
-    "train",
-    "train",
-    "test",
-    "train",
-    "train",
-    "train",
-)  # by patient % 10
+# of every ten patients
+SPLIT_CYCLE = ("train", "test", "validation", *["train"] * 3, "test", *["train"] * 3)
 
 
 def make_record(
@@ -70,11 +58,12 @@ def make_record(
 ):
     """One record: (signal float32 [T,12] in mV, info).
 
-    info holds labels {task: [names]}, r_peaks (sample indices), ectopic (bool per peak),
+    `info` holds labels {task: [names]}, r_peaks (sample indices), ectopic (a bool per peak),
     heart_rate, rate, leads, record_id, patient_id, split, vcg (the true dipole [T,3]) and matrix
     [12,3]; with noise=0, signal = vcg @ matrix.T. `conditions` (names of either task) and
-    `severity` (0..1) replace the drawn ones, `noise` scales every disturbance.
+    `severity` (0 to 1) replace the drawn ones; `noise` scales every disturbance.
     """
+    # conditions: drawn for this record, or as asked for
     owner = make_patient(seed, patient, geometry)
     rng = keyed_rng(seed, 2, patient, record)
     drawn, rhythm, ectopy = _draw_conditions(rng, owner)
@@ -83,6 +72,7 @@ def make_record(
     if severity is not None:
         drawn = {name: float(severity) for name in drawn}
     hidden = {} if conditions is not None else _hidden_conditions(rng, drawn)
+    # the beats, and the leads that they cause
     beat = diseased_beat(owner.beat, owner.injury, {**hidden, **drawn})
     times, ectopic, early = beat_times(rng, owner, rhythm, ectopy, seconds)
     samples = round(seconds * rate)
@@ -99,7 +89,7 @@ def make_record(
     info = {
         "record_id": f"records/{patient // 100:03d}/{patient:05d}_{record:02d}",
         "patient_id": f"p{patient:05d}",
-        "split": SPLITS[patient % len(SPLITS)],
+        "split": SPLIT_CYCLE[patient % len(SPLIT_CYCLE)],
         "labels": labels,
         "r_peaks": peaks,
         "ectopic": ectopic,
@@ -113,8 +103,8 @@ def make_record(
 
 
 def _draw_conditions(rng, owner):
-    """(condition -> severity, rhythm, PVC?) of one record; lasting conditions come and go a
-    little."""
+    """(condition -> severity, rhythm, whether there are PVC) of one record; lasting conditions vary
+    a little."""
     drawn = {}
     for name, typical in owner.lasting.items():
         level = float(np.clip(typical + 0.08 * rng.standard_normal(), 0.2, 1.0))
@@ -136,6 +126,7 @@ def _draw_conditions(rng, owner):
 
 
 def _asked_conditions(rng, conditions):
+    """The same for conditions that are given by name."""
     known = {name for names in TASKS.values() for name in names}
     for name in conditions:
         if name not in known:
@@ -171,8 +162,7 @@ def write_corpus(
     geometry="dower",
     progress=False,
 ):
-    """Write WFDB records with R-peak annotations (.atr), and labels.csv; returns {task: {class:
-    records}}.
+    """Writes WFDB records with R peaks (.atr), and labels.csv; returns {task: {class: records}}.
 
     A folder that holds anything else is refused; the same corpus may be written again or made
     larger in place.
@@ -183,7 +173,8 @@ def write_corpus(
         )
     if not (50 <= rate <= 2000 and rate == int(rate) and 2 <= seconds <= 3600):
         raise InputError(
-            f"synthetic records need a whole rate of 50-2000 Hz and 2-3600 s, not {rate} Hz and {seconds} s"
+            "synthetic records need a whole rate of 50-2000 Hz and 2-3600 s,"
+            f" not {rate} Hz and {seconds} s"
         )
     out = Path(out_dir)
     settings = dict(
@@ -224,7 +215,7 @@ def write_corpus(
 
 
 def _claim(out, settings, sizes):
-    """Refuse a foreign or different folder, else write the marker that makes it ours."""
+    """Refuses a folder with other content, or writes the marker that makes it this corpus."""
     marker = out / MARKER
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give a folder for the synthetic corpus")
@@ -235,11 +226,13 @@ def _claim(out, settings, sizes):
             old = {}
         if any(old.get(key) != value for key, value in settings.items()):
             raise InputError(
-                f"{out} holds a synthetic corpus made with other settings; choose another folder or delete it"
+                f"{out} holds a synthetic corpus made with other settings;"
+                " choose another folder or delete it"
             )
         if any(old.get(key, 0) > value for key, value in sizes.items()):
             raise InputError(
-                f"{out} holds a larger synthetic corpus of this seed; choose another folder or delete it"
+                f"{out} holds a larger synthetic corpus of this seed;"
+                " choose another folder or delete it"
             )
     elif out.is_dir() and any(out.iterdir()):
         raise InputError(
@@ -255,8 +248,8 @@ def write_record(stem, signal, info):
     """One record as STEM.hea, STEM.dat (format 16) and STEM.atr (beat annotations, N or V at each R
     peak).
 
-    wfdb.wrsamp and wfdb.wrann write the same samples and marks in 46 times the time: twenty times
-    what it takes to make the record.
+    wfdb.wrsamp and wfdb.wrann write the same samples and marks, but take 46 times as long: twenty
+    times as long as making the record.
     """
     eight = np.round(signal.T[[0, 1, 6, 7, 8, 9, 10, 11]].astype(np.float64) * GAIN)
     eight[:2] = 2 * np.round(eight[:2] / 2)
@@ -271,7 +264,7 @@ def write_record(stem, signal, info):
     for step, ectopic in zip(
         np.diff(info["r_peaks"], prepend=0).tolist(), info["ectopic"], strict=True
     ):
-        if step > 1023:  # WFDB's SKIP code carries long steps, high word first
+        if step > 1023:  # long steps follow WFDB's SKIP code, high word first
             words += [59 << 10, step >> 16, step & 0xFFFF]
             step = 0
         words.append(((5 if ectopic else 1) << 10) | step)

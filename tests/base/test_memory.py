@@ -47,7 +47,8 @@ def step(state, batch):  # 400 MB of its own
 def main(argv):
     call, state, highest = CompiledStep(step, KeptRoom()), jnp.zeros(()), []
     for k in range(8):
-        batch = jax.device_put(np.full(5_000_000, 1.0 + k, np.float32))  # returns before it is copied
+        # returns before it is copied
+        batch = jax.device_put(np.full(5_000_000, 1.0 + k, np.float32))
         state = call(state, batch)
         highest.append(peak_memory())
     print(int((highest[-1] - highest[0]) * 2**30))

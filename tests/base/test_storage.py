@@ -153,7 +153,8 @@ import sys, numpy as np, jax
 from lvcg_jax import LVCG
 from lvcg_jax.runs.metrics_log import read_metrics
 model = LVCG.load(sys.argv[1], "latest")
-np.savez(sys.argv[2], *jax.tree.leaves(model.variables), loss=[row["loss"] for row in read_metrics(sys.argv[1])])
+loss = [row["loss"] for row in read_metrics(sys.argv[1])]
+np.savez(sys.argv[2], *jax.tree.leaves(model.variables), loss=loss)
 """
 
 

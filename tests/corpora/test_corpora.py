@@ -40,7 +40,8 @@ def mimic(folder, table=True, studies=STUDIES):
         lines.append(f"{subject},{study},{study},2180-07-23 08:44:00,{path}")
         if codes is not None:
             rows.append(
-                f'x/{path},{study},{subject},"{codes.replace(chr(34), chr(34) * 2)}",{stay},7,{fold}'
+                f'x/{path},{study},{subject},"{codes.replace(chr(34), chr(34) * 2)}"'
+                f",{stay},7,{fold}"
             )
         if subject != "19999999":  # not downloaded
             signal = ecg(number)[:, [LEADS.index(lead) for lead in STORED]]
@@ -349,7 +350,8 @@ def test_ludb_waves_and_labels(tmp_path):
         (tmp_path / f"data/2.{lead.lower()}").write_bytes(data + b"\0\0")
     (tmp_path / "ludb.csv").write_text(
         "ID,Sex,Rhythms,Electric axis of the heart\n"
-        '2,"M\n","Sinus rhythm\nWandering atrial pacemaker",Electric axis of the heart: vertical\n10,F,Sinus gallop,\n'
+        '2,"M\n","Sinus rhythm\nWandering atrial pacemaker",Electric axis of the heart: vertical\n'
+        "10,F,Sinus gallop,\n"
     )
     corpus = open_corpus("ludb", tmp_path)
     assert [(r.record_id, r.labels) for r in corpus.refs] == [

@@ -149,7 +149,8 @@ def test_missing_beam_is_told(monkeypatch):
 
 @pytest.mark.skipif(
     importlib.util.find_spec("apache_beam") is None,
-    reason="LVCG_BEAM: needs Apache Beam (pip install 'lvcg-jax[beam]'); the stand-in above runs the same pipeline",
+    reason="LVCG_BEAM: needs Apache Beam (pip install 'lvcg-jax[beam]');"
+    " the stand-in above runs the same pipeline",
 )
 @pytest.mark.filterwarnings("default")  # Beam's own warnings are not ours to mend
 def test_direct_runner_writes_the_bytes_of_a_local_build(corpus, tmp_path):

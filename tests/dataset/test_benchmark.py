@@ -65,5 +65,5 @@ def test_workers_are_measured_in_processes_of_their_own(corpus, tmp_path):
 def test_mistakes_are_told():
     with pytest.raises(InputError, match="write CORPUS:DIR"):
         benchmark.main(["--raw=/data/ptbxl"])
-    with pytest.raises(InputError, match="must be 1 or more"):
+    with pytest.raises(InputError, match="--records: '0' is not a whole number of 1 or more"):
         benchmark.main(["--records=0"])

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from helpers.builds import ecg, files_of, ledger_of, quiet_build, write_wfdb
 
+from data_prep import build as build_door
+from data_prep import delineation_report, synthetic
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import split_of_patient
 from data_prep.build import main, parse_overrides
@@ -393,6 +395,24 @@ def test_command_line(raw, tmp_path, capsys):
         parse_overrides(["peak=vcg"])
     with pytest.raises(InputError, match="write FIELD=VALUE"):
         parse_overrides(["peaks"])
+
+
+@pytest.mark.parametrize(
+    "door, flags, wrong",
+    [
+        (build_door, ["--corpus=wfdb", "--raw=x", "--out=y"], "--workers=0"),
+        (build_door, ["--corpus=wfdb", "--raw=x", "--out=y"], "--limit=-3"),
+        (build_door, ["--corpus=wfdb", "--raw=x", "--out=y"], "--shard_records=1.5"),
+        (synthetic, ["--out=y"], "--patients=0"),
+        (synthetic, ["--out=y"], "--seed=-1"),
+        (synthetic, ["--out=y"], "--seconds=0"),
+        (delineation_report, ["--raw=x"], "--rate=-100"),
+    ],
+)
+def test_numbers_out_of_range_are_told_by_flag(door, flags, wrong):
+    flag, value = wrong.split("=")
+    with pytest.raises(InputError, match=f"argument {flag}: '{value}' is not a"):
+        door.main([*flags, wrong])
 
 
 @pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""python -m data_prep.inspect: the right record, in the right units, with figures, and help for a
+"""`lvcg inspect`: the right record, in the right units, with figures, and help for a
 wrong id."""
 
 import numpy as np

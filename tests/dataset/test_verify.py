@@ -1,4 +1,4 @@
-"""python -m data_prep.verify accepts what the build made and refuses everything that was changed
+"""`lvcg verify` accepts what the build made and refuses everything that was changed
 since."""
 
 import csv

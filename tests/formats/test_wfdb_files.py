@@ -78,7 +78,8 @@ def test_values_names_gain_baseline_and_gaps(tmp_path):
 
 
 def test_header_survives_line_endings_bytes_and_missing_fields(tmp_path):
-    text = "r1 3 100.0/7(0) 200 12:00:00\r\nr1.dat 16 1000/mV 16 0 0 0 0 I\r\nr1.dat 16 1000 16 5 0 0 0 II\r\n"
+    text = "r1 3 100.0/7(0) 200 12:00:00\r\nr1.dat 16 1000/mV 16 0 0 0 0 I\r\n"
+    text += "r1.dat 16 1000 16 5 0 0 0 II\r\n"
     text += "r1.dat 16 1e3(0)/mV 16 0 0 0 0 V1\r\n\r\n# Müller, 54 µV\r\n"
     stem = write(tmp_path, header=text.encode("latin-1"))
     header = read_header(stem)
@@ -120,7 +121,8 @@ def test_two_signal_files_and_a_byte_offset(tmp_path):
     stem = write(tmp_path, adc=np.arange(20).reshape(10, 2), leads=("I", "II"))
     (tmp_path / "r1.xyz").write_bytes(b"x" * 24 + np.arange(100, 110, dtype="<i2").tobytes())
     (tmp_path / "r1.hea").write_text(
-        "r1 3 100 10\nr1.dat 16 1/mV 16 0 0 0 0 I\nr1.dat 16 1/mV 16 0 0 0 0 II\nr1.xyz 16+24 1/mV 16 0 0 0 0 vx\n"
+        "r1 3 100 10\nr1.dat 16 1/mV 16 0 0 0 0 I\nr1.dat 16 1/mV 16 0 0 0 0 II\n"
+        "r1.xyz 16+24 1/mV 16 0 0 0 0 vx\n"
     )
     record = read_wfdb_record(stem)
     assert record.names == ["I", "II", "vx"] and record.signal[3].tolist() == [6, 7, 103]

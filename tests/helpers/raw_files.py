@@ -8,8 +8,9 @@ from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 
 CSN_NAMES = (
-    "\ufeffAcronym Name,Full Name,Snomed_CT\r\nVB,ventricular bigeminy,11157007\r\nAVB,block,233917008\r\n"
-    "LBBB,left bundle branch block,164909002\r\nLFBBB,left front,164909002\r\nSB,Sinus Bradycardia,426177001\r\n"
+    "\ufeffAcronym Name,Full Name,Snomed_CT\r\nVB,ventricular bigeminy,11157007\r\n"
+    "AVB,block,233917008\r\nLBBB,left bundle branch block,164909002\r\n"
+    "LFBBB,left front,164909002\r\nSB,Sinus Bradycardia,426177001\r\n"
 )
 
 
