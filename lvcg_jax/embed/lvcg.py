@@ -2,7 +2,7 @@
 
     from lvcg_jax import LVCG
 
-    model = LVCG.load("runs/paper")  # a run directory, or the name of packaged weights such as "paper"
+    model = LVCG.load("paper")  # packaged weights by name, or a run directory such as "runs/mine"
     e = model.embed(signal, fs=500, leads=["I", "II", "V2"])  # [samples, leads] in mV
     e.embedding, e.mean, e.parts["rhythm"], e.rank, e.defects
 
@@ -46,70 +46,164 @@ CALIBRATION_BATCHES = 60  # batches that set the norm statistics of random weigh
 
 @dataclass(frozen=True)
 class Embedding:
-    """The embedding of one record, a row for each of its windows of (at most) ten seconds."""
+    """The embedding of one record, with one row per window of at most ten seconds.
 
-    embedding: np.ndarray  # float32 [w,d] = [structure; dynamics; rhythm]
-    parts: dict[str, np.ndarray]  # the three by name, [w,.] each
-    num_beats: np.ndarray  # [w]
-    visible: list[list[str]]  # leads that the model saw
-    # [w] dimensions that these leads span: under 3 the heart vector is not all there
+    Attributes:
+      embedding: float32 [w,d], the parts structure, dynamics and rhythm side by side.
+      parts: the three parts by name, float32 [w,.] each.
+      num_beats: [w] beats in each window.
+      visible: per window, the leads that the model saw.
+      rank: [w] dimensions that these leads span; below 3 a part of the heart vector is lost.
+      condition: [w] condition number of their directions; inf if the rank is below 3.
+      gain: [w] by how much the lift to the heart vector amplifies at most.
+      defects: per window, what was found wrong, in the words of data_prep.ecg.quality.
+      start_seconds: [w] where the window starts in the record.
+
+    Example:
+      >>> e = LVCG.load("paper").embed(signal, fs=500, leads=LEADS)
+      >>> e.embedding.shape, e.mean.shape, e.parts["rhythm"].shape
+      ((1, 640), (640,), (1, 128))
+    """
+
+    embedding: np.ndarray
+    parts: dict[str, np.ndarray]
+    num_beats: np.ndarray
+    visible: list[list[str]]
     rank: np.ndarray
-    condition: np.ndarray  # [w] of their directions; inf if rank < 3
-    gain: np.ndarray  # [w] how much the lift amplifies at most
-    defects: list[list[str]]  # what was found wrong, in the words of data_prep.ecg.quality
-    start_seconds: np.ndarray  # [w] where the window starts in the record
+    condition: np.ndarray
+    gain: np.ndarray
+    defects: list[list[str]]
+    start_seconds: np.ndarray
 
     @property
     def mean(self) -> np.ndarray:
-        """One vector [d] for the record: its windows weighted by their number of beats."""
+        """One vector [d] for the record: the mean of its windows, weighted by their beats."""
         return beat_weighted_mean(self.embedding, self.num_beats)
 
 
 @dataclass(frozen=True)
 class Beats:
-    """The beats of one window, with a token each. Samples count from the start of the window."""
+    """The beats of one window, with one token each.
 
-    tokens: np.ndarray  # float32 [n,d]
-    start: np.ndarray  # [n] first sample
-    length: np.ndarray  # [n] samples
-    complete: np.ndarray  # [n] from R peak to R peak
-    rate: float  # Hz
-    start_seconds: float  # of the window in the record
+    Attributes:
+      tokens: float32 [n,d], the token of each beat.
+      start: [n] first sample of each beat, counted from the start of the window.
+      length: [n] samples of each beat.
+      complete: [n] whether the beat is a whole interval from R peak to R peak.
+      rate: samples per second of `start` and `length`: those of the preprocessed signal.
+      start_seconds: where the window starts in the record.
+    """
+
+    tokens: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    complete: np.ndarray
+    rate: float
+    start_seconds: float
 
 
 @dataclass(frozen=True)
 class HeartVector:
-    """The heart vector of one window, lifted from the visible leads of the normalised signal, as
-    the model sees it."""
+    """The heart vector of one window, as the model's encoder sees it.
 
-    vcg: np.ndarray  # float32 [3,T], x to the left, y down, z to the front in the paper's geometry
-    r_peaks: np.ndarray  # [k] samples
-    rate: float  # Hz
-    start_seconds: float  # of the window in the record
-    rank: int  # dimensions that the visible leads span
+    It is lifted from the visible leads of the normalised signal, so it has no unit.
+
+    Attributes:
+      vcg: float32 [3,T]; in the paper's geometry x to the left, y down, z to the front.
+      r_peaks: samples of the R peaks, counted from the start of the window.
+      rate: samples per second.
+      start_seconds: where the window starts in the record.
+      rank: dimensions that the visible leads span; below 3 a part of the vector is lost.
+    """
+
+    vcg: np.ndarray
+    r_peaks: np.ndarray
+    rate: float
+    start_seconds: float
+    rank: int
 
 
 class LVCG:
-    """A model with its weights, and the preprocessing that it was trained with."""
+    """A trained model: network, weights, and the preprocessing that it was trained with.
+
+    `load` makes one from packaged weights or from a run directory. Then `embed`, `tokens` and `vcg`
+    take any ECG: any sampling rate and length, one to twelve leads in any order.
+
+    Attributes:
+      model: the linen module, a lvcg_jax.model.network.Network.
+      variables: its weights and norm statistics: {'params': ..., 'batch_stats': ...}.
+      config: the config that it was trained with.
+      preprocess: filter, beat detection and normalisation; every signal goes through it.
+      max_beats: the largest number of beats of a window.
+      checkpoint: the name of the weights, with a hash of their content: 'paper#1a2b3c4d'.
+      facts: what is known of packaged weights, for example their training data; else empty.
+
+    Example:
+      >>> from lvcg_jax import LVCG
+      >>> model = LVCG.load("paper")
+      >>> e = model.embed(signal, fs=500, leads=LEADS)  # [samples, leads] in mV
+      >>> e.embedding.shape  # one row per window of at most ten seconds
+      (1, 640)
+      >>> few = model.embed(signal[:, :2], fs=500, leads=["I", "II"])
+      >>> few.rank.tolist()  # two limb leads span a plane only
+      [2]
+    """
 
     def __init__(self, config: ConfigDict, variables, name: str, facts: dict | None = None):
-        self.config, self.variables = config, variables
-        self.facts = facts or {}  # what is known of packaged weights, see weights.py
-        self.model, self.preprocess = make_model(config), make_preprocess(config)
+        """A model from its parts; `load` and `random` are the usual ways to get one.
+
+        Args:
+          config: describes the network and the preprocessing, as in configs/pretrain.py.
+          variables: weights and norm statistics, {'params': ..., 'batch_stats': ...}.
+          name: of the weights; becomes the first half of `checkpoint`.
+          facts: what is known of the weights.
+        """
+        self.config, self.variables, self.facts = config, variables, facts or {}
+        self.model: Network = make_model(config)
+        self.preprocess = make_preprocess(config)
         self.max_beats = self.preprocess.max_beats
         self.checkpoint = f"{name}#{weights_hash(variables)}"
 
     @classmethod
     def load(cls, checkpoint: str | Path, which: str = "lowest") -> "LVCG":
-        """The weights of a run directory (of lowest validation loss, or the latest), or packaged
-        ones by name."""
+        """A model with trained weights.
+
+        Args:
+          checkpoint: a run directory of `lvcg train`, or the name of weights that the package
+            carries ('best', 'paper', 'small'). A directory of that name goes first.
+          which: of a run directory, the checkpoint of 'lowest' validation loss or the 'latest'.
+
+        Returns:
+          The model, on the first device of this process.
+
+        Raises:
+          InputError: there are no such weights, or they are damaged.
+
+        Example:
+          >>> LVCG.load("paper").part_sizes
+          {'structure': 256, 'dynamics': 256, 'rhythm': 128}
+        """
         found = load_trained(checkpoint, which)
         return cls(found.config, found.variables, found.name, found.facts)
 
     @classmethod
     def random(cls, config: ConfigDict, seed: int, shards: ShardSet | None) -> "LVCG":
-        """Random weights, the control: as initialised; with shards, norm statistics are measured on
-        them."""
+        """A model with random weights: the control that every trained one is held against.
+
+        Args:
+          config: as of a trained model (`model.config`).
+          seed: of the weights; the same seed gives the same weights.
+          shards: the training split, on which batch norm statistics are measured; None leaves them
+            as initialised.
+
+        Returns:
+          The model.
+
+        Example:
+          >>> control = LVCG.random(LVCG.load("small").config, seed=1, shards=None)
+          >>> control.checkpoint.split("#")[0]
+          'random@seed1'
+        """
         from lvcg_jax.data.batches import BatchMaker, train_batches
 
         model, subsets = make_model(config), make_subsets(config)
@@ -133,7 +227,7 @@ class LVCG:
 
     @property
     def directions(self) -> np.ndarray:
-        """Lead directions [12,3]: those of the config, or as learned."""
+        """Directions of the twelve leads, [12,3]: those of the config, or as learned."""
         learned = self.variables["params"].get("directions")
         return (
             lead_matrix(self.model.geometry.matrix)
@@ -144,16 +238,37 @@ class LVCG:
     def embed(
         self, signal, fs, leads, unit: str = "mV", visible: Sequence[str] | None = None
     ) -> Embedding | list[Embedding]:
-        """The Embedding of a record [samples, leads] at any rate, with its lead names in any order
-        and case.
+        """The embedding of a record, or of each of several records.
 
-        A list of records gives a list; `fs` and `leads` are then those of all, or a list with one
-        for each. `visible` hides all leads but these from the model; beats are still found with all
-        leads, as in shards.
+        Args:
+          signal: one record [samples, leads], or [samples] of a single lead; or a list of records.
+          fs: samples per second; for a list, one number for all or one for each record.
+          leads: the lead of each column, as a list or as 'I,II,V2', in any order and case; for a
+            list, one for all or one for each record.
+          unit: of the signal: 'mV', 'uV' or 'V'.
+          visible: leads that the model may see; all others are hidden from it, but beats are still
+            found with all leads, as in shards. None shows all.
+
+        Returns:
+          An Embedding, or a list of them for a list of records.
+
+        Raises:
+          InputError: a record cannot be used; the message says why.
+
+        Example:
+          >>> model = LVCG.load("paper")
+          >>> model.embed(signal, fs=500, leads=LEADS, visible=["I", "II", "V2"]).visible
+          [['I', 'II', 'V2']]
+          >>> both = model.embed([signal, signal[::2]], fs=[500, 250], leads=LEADS)
+          >>> len(both)
+          2
         """
+        # one record
         if not (isinstance(signal, list | tuple) and len(signal) and np.ndim(signal[0]) == 2):
             windows = self._windows(signal, fs, leads, unit, visible)
             return self._embedding(*self.embed_windows(windows, *self._few(windows)))
+
+        # several records: their windows share batches
         count = len(signal)
         rates = fs if np.ndim(fs) else [fs] * count
         names = (
@@ -163,7 +278,8 @@ class LVCG:
         )
         if len(rates) != count or len(names) != count:
             raise InputError(
-                f"{count} signals, but fs for {len(rates)} and leads for {len(names)}: give one for each"
+                f"{count} signals, but fs for {len(rates)} and leads for {len(names)}: give one"
+                " for each"
             )
         records = [
             self._windows(x, rate, lead, unit, visible, f"signal {i}")
@@ -178,7 +294,23 @@ class LVCG:
     def tokens(
         self, signal, fs, leads, unit: str = "mV", visible: Sequence[str] | None = None
     ) -> list[Beats]:
-        """The beat tokens of each window of a record; arguments as for `embed`."""
+        """The beats of a record and their tokens.
+
+        Args:
+          signal: one record [samples, leads].
+          fs: samples per second.
+          leads: the lead of each column.
+          unit: of the signal: 'mV', 'uV' or 'V'.
+          visible: leads that the model may see; None shows all.
+
+        Returns:
+          One Beats per window.
+
+        Example:
+          >>> (beats,) = LVCG.load("paper").tokens(signal, fs=500, leads=LEADS)
+          >>> beats.tokens.shape[1], len(beats.start) == len(beats.tokens)
+          (256, True)
+        """
         windows = self._windows(signal, fs, leads, unit, visible)
         rows, outputs = self.embed_windows(windows, *self._few(windows), tokens=True)
         ends = np.cumsum([len(row["length"]) for row in rows])
@@ -191,8 +323,23 @@ class LVCG:
     def vcg(
         self, signal, fs, leads, unit: str = "mV", visible: Sequence[str] | None = None
     ) -> list[HeartVector]:
-        """The heart vector of each window of a record, before any learning; arguments as for
-        `embed`."""
+        """The heart vector of a record, before any learning.
+
+        Args:
+          signal: one record [samples, leads].
+          fs: samples per second.
+          leads: the lead of each column.
+          unit: of the signal: 'mV', 'uV' or 'V'.
+          visible: leads that it is lifted from; None takes all.
+
+        Returns:
+          One HeartVector per window.
+
+        Example:
+          >>> (found,) = LVCG.load("paper").vcg(signal, fs=500, leads=LEADS)
+          >>> found.vcg.shape, found.rate
+          ((3, 1000), 100.0)
+        """
         windows = self._windows(signal, fs, leads, unit, visible)
         ranks = self.lead_facts(windows)["rank"].tolist()
         lifts = lift_matrix(
@@ -209,18 +356,26 @@ class LVCG:
     def embed_windows(
         self, windows: Iterable[dict], slots: int = SLOTS, rows: int = ROWS, tokens: bool = False
     ) -> tuple[list[dict], dict[str, np.ndarray]]:
-        """Windows (see windows.py) -> the same without their samples, and the parts of their
-        embeddings, each [m,.].
+        """The embeddings of windows, for data sets: `embed_dataset` and `embed_corpus` call it.
 
-        Every batch has one and the same shape, and is filled in order: there is one compilation,
-        and as nothing else (batch size, number of records, timing) enters, the same windows give
-        the same bytes on every run. The next batches are read meanwhile. With `tokens`, also the
-        beat tokens [sum of n,d], window after window.
+        Every batch has the same shape and is filled in order, so there is one compilation, and the
+        same windows give the same bytes on every run. The next batches are read meanwhile.
+
+        Args:
+          windows: see lvcg_jax/data/windows.py.
+          slots: beats of a batch.
+          rows: windows of a batch.
+          tokens: also return the beat tokens.
+
+        Returns:
+          The windows without their samples, and the parts of their embeddings by name, [m,.] each;
+          with `tokens` also 'tokens' [sum of n,d], window after window.
         """
         found: list[dict] = []
         outputs: dict[str, list[np.ndarray]] = {
             name: [] for name in (*PARTS, *(["tokens"] if tokens else []))
         }
+        # batch after batch: the rows of real windows are kept, and must be finite
         for some, batch in read_ahead(pack(windows, max(slots, self.max_beats), rows)):
             visible = batch.pop("visible")
             result = self.embed_batch(batch, visible)
@@ -232,7 +387,8 @@ class LVCG:
             if wrong.any():
                 record = some[int(wrong.argmax())]["record_id"]
                 raise InputError(
-                    f"the embedding of record {record} is not finite: {self.checkpoint} has diverged"
+                    f"the embedding of record {record} is not finite: {self.checkpoint} has"
+                    " diverged"
                 )
             found += some
         if not found:
@@ -257,7 +413,7 @@ class LVCG:
         return {name: values[place] for name, values in facts.items()}
 
     def _windows(self, signal, fs, leads, unit, visible, name: str = "signal") -> list[dict]:
-        """The windows of one raw record; a record that cannot be used raises."""
+        """The windows of one raw record; an InputError for a record that cannot be used."""
         failures: list[Failure] = []
         windows = list(
             corpus_windows(signal_corpus(signal, fs, leads, unit, name), self.preprocess, failures)
@@ -271,8 +427,8 @@ class LVCG:
         return [window | {"defects": f"{window['defects']}{lost}".strip(";")} for window in windows]
 
     def _few(self, windows: Sequence[dict]) -> tuple[int, int]:
-        """The smallest of a few batch shapes that holds these windows: few, so that any signal
-        finds it compiled."""
+        """The smallest of a few batch shapes that holds these windows; there are only a few, so
+        that most signals find theirs compiled."""
         for rows in FEW_ROWS:
             if len(windows) <= rows:
                 return rows * self.max_beats, rows
@@ -292,8 +448,7 @@ class LVCG:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def embed_packed(model: Network, max_beats: int, variables, batch, visible):
-    """The parts, the tokens and their mask; compiled once in a process for each model and shape of
-    batch."""
+    """The parts, the tokens and their mask; compiled once per process, model and shape of batch."""
     return model.apply(variables, batch, visible, max_beats, method="embed")
 
 
