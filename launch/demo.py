@@ -58,14 +58,11 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     out, config = args.out, read_config_file(args.config)
 
-    print(
-        f"1/5  synthetic ECG of {config.data.synthetic_patients} patients, as WFDB records and as shards"
-    )
+    patients = config.data.synthetic_patients
+    print(f"1/5  synthetic ECG of {patients} patients, as WFDB records and as shards")
     data = out / "data"
     if not (data / "dataset.json").exists():
-        write_corpus(
-            out / "raw", patients=config.data.synthetic_patients, seed=CORPUS_SEED, progress=True
-        )
+        write_corpus(out / "raw", patients=patients, seed=CORPUS_SEED, progress=True)
         build(
             open_corpus("synthetic", out / "raw"), data, make_preprocess(config), store_signal=True
         )

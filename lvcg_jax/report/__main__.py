@@ -1,7 +1,7 @@
 """A page to open, send and print: of a training run, or of one record. One HTML file, no network.
 
     lvcg report --checkpoint=runs/paper
-    lvcg report --checkpoint=runs/paper --embeddings=emb.parquet --probe=probe.json --data=data/ptbxl
+    lvcg report --checkpoint=runs/paper --embeddings=emb.parquet --probe=probe.json --data=SHARDS
     lvcg report --record=ecg.hea --leads=I,II,V2 --checkpoint=runs/paper --reference=emb.npz
 
 Of a run: training curves, probe with controls, derived leads on ECG paper, maps of the embedding,
@@ -9,8 +9,8 @@ fewer leads and moved electrodes, geometry, configuration against the paper's, v
 Files of other commands that lie in the run directory (or one folder below) under their usual names
 are found; a part that is not there is left out. Of a record: twelve leads on ECG paper with beats,
 leads that were derived in another colour, intervals and axes, the heart vector to turn by hand,
-signal quality, and the nearest neighbours in a reference set. Not for diagnosis. Without
---checkpoint it is made with the weights that the package carries.
+signal quality, and the nearest neighbours in a reference set; without --checkpoint by the weights
+that the package carries. Not for diagnosis.
 """
 
 import argparse
@@ -18,20 +18,17 @@ from pathlib import Path
 
 from absl import logging
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, natural_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from lvcg_jax.text.flags import add_shared
 
 RUN_FILES = {
-    "embeddings": (
-        "FILE",
-        "embeddings of lvcg_jax.embed or lvcg_jax.studies.results (.npz, .parquet)",
-    ),
-    "probe": ("FILE", "JSON of lvcg_jax.probe --out or of lvcg_jax.studies.results"),
-    "reconstruction": ("DIR", "folder of lvcg_jax.reconstruct --out"),
-    "robustness": ("DIR", "folder of lvcg_jax.studies.robustness --out"),
-    "geometry": ("FILE", "page of lvcg_jax.studies.geometry_report --out"),
+    "embeddings": ("FILE", "embeddings of lvcg embed or lvcg results (.npz, .parquet)"),
+    "probe": ("FILE", "JSON of lvcg probe --out or of lvcg results"),
+    "reconstruction": ("DIR", "folder of lvcg reconstruct --out"),
+    "robustness": ("DIR", "folder of lvcg robustness --out"),
+    "geometry": ("FILE", "page of lvcg geometry_report --out"),
 }
 OF_RUN = (*RUN_FILES, "records", "map_rows", "tsne")
 OF_RECORD = ("leads", "reference", "rate", "unit", "lead_names", "start")
@@ -63,38 +60,26 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="SHARDS",
         help="shards (default: the run's own, if they are still there)",
     )
-    run = parser.add_argument_group("of a run")
+
+    add = parser.add_argument_group("of a run").add_argument
     for name, (kind, words) in RUN_FILES.items():
-        run.add_argument(f"--{name}", type=Path, metavar=kind, help=words)
-    run.add_argument(
-        "--records",
-        type=int,
-        help="validation records whose leads are derived and drawn (default 3)",
-    )
-    run.add_argument(
-        "--map_rows", type=int, help="rows of the maps at most, drawn at random (default 10000)"
-    )
-    run.add_argument(
-        "--tsne",
-        choices=("yes", "no"),
-        help="t-SNE beside PCA (default yes; 10000 rows: a minute or two)",
-    )
+        add(f"--{name}", type=Path, metavar=kind, help=words)
+    records = "validation records whose leads are derived and drawn (default 3)"
+    add("--records", type=natural_int, metavar="N", help=records)
+    rows = "rows of the maps at most, drawn at random (default 10000)"
+    add("--map_rows", type=natural_int, metavar="N", help=rows)
+    tsne = "t-SNE beside PCA (default yes; 10000 rows: a minute or two)"
+    add("--tsne", choices=("yes", "no"), help=tsne)
+
     one = parser.add_argument_group("of a record")
-    one.add_argument(
-        "--leads",
-        metavar="I,II,V2",
-        help="leads that are visible (default: all that the record has)",
-    )
-    one.add_argument(
-        "--reference",
-        type=Path,
-        metavar="FILE",
-        help="embeddings to find neighbours in, of the same model",
-    )
-    one.add_argument(
-        "--start", type=float, help="second to start at (default 0); ten seconds are shown"
-    )
+    add = one.add_argument
+    leads = "leads that are visible (default: all that the record has)"
+    add("--leads", metavar="I,II,V2", help=leads)
+    reference = "embeddings to find neighbours in, of the same model"
+    add("--reference", type=Path, metavar="FILE", help=reference)
+    add("--start", type=float, help="second to start at (default 0); ten seconds are shown")
     add_shared(one, "rate", "unit", "lead_names")
+
     args = parser.parse_args(argv)
     if args.checkpoint is None and args.record is None:
         raise InputError(
@@ -102,19 +87,13 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         )
     for name in OF_RUN if args.record else OF_RECORD:
         if getattr(args, name) is not None:
-            raise InputError(
-                f"--{name} is for the report of a {'run' if args.record else 'record'}: see lvcg report --help"
-            )
+            kind = "run" if args.record else "record"
+            raise InputError(f"--{name} is for the report of a {kind}: see lvcg report --help")
     args.run = None if args.record else Path(args.checkpoint)
-    for name, (_, words) in (
-        RUN_FILES | {"reference": ("FILE", "embeddings of lvcg_jax.embed")}
-    ).items():
+    for name, (_, words) in (RUN_FILES | {"reference": ("", "embeddings of lvcg embed")}).items():
         path = getattr(args, name)
         if path is not None and not path.exists():
             raise InputError(f"--{name}={path}: no such file or folder; give the {words}")
-    for name in ("records", "map_rows"):
-        if getattr(args, name) is not None and getattr(args, name) < 0:
-            raise InputError(f"--{name} must be 0 or more")
     return args
 
 

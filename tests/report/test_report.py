@@ -103,10 +103,12 @@ def check_page(browser, path, width, dark):
     dim = browser.run("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", dim)[:3])) < 200) == dark
     figures = browser.run(
-        "[...document.querySelectorAll('figure')].map(f => [f.querySelector('figcaption .made code').innerText,"
-        " f.querySelector('figcaption').innerText.length, [...f.querySelectorAll('svg, canvas')].filter(d =>"
-        " getComputedStyle(d).display !== 'none').map(d => [d.clientWidth, d.clientHeight,"
-        " d.getAttribute('aria-label')])])"
+        "[...document.querySelectorAll('figure')].map(f =>"
+        " [f.querySelector('figcaption .made code').innerText,"
+        " f.querySelector('figcaption').innerText.length,"
+        " [...f.querySelectorAll('svg, canvas')]"
+        ".filter(d => getComputedStyle(d).display !== 'none')"
+        ".map(d => [d.clientWidth, d.clientHeight, d.getAttribute('aria-label')])])"
     )
     for command, words, drawings in figures:
         assert command.startswith("lvcg ") and words > 60 and drawings
@@ -118,8 +120,9 @@ def check_page(browser, path, width, dark):
                 label,
             )
     blank = browser.run(
-        "[...document.querySelectorAll('canvas')].filter(c => !c.getContext('2d').getImageData(0, 0, c.width, c.height)"
-        ".data.some(v => v)).map(c => c.id)"
+        "[...document.querySelectorAll('canvas')].filter(c =>"
+        " !c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v))"
+        ".map(c => c.id)"
     )
     assert blank == []
     return browser.run("document.body.innerText")
@@ -202,9 +205,11 @@ def test_record_report_in_a_browser(browser, record_html, width, dark):
     ):
         assert words in text, words
     shown = browser.run(
-        "[...document.querySelectorAll('svg.ecg')].filter(s => getComputedStyle(s).display !== 'none')"
+        "[...document.querySelectorAll('svg.ecg')]"
+        ".filter(s => getComputedStyle(s).display !== 'none')"
         ".map(s => [s.querySelectorAll('.derived').length, s.querySelectorAll('.computed').length,"
-        " s.querySelectorAll('polygon.beat').length, [...s.querySelectorAll('text.name')].map(t => t.textContent)])"
+        " s.querySelectorAll('polygon.beat').length,"
+        " [...s.querySelectorAll('text.name')].map(t => t.textContent)])"
     )
     ((derived, computed, beats, names),) = shown  # the layout for this width, and only that
     assert derived == 5 and computed == 4 and beats >= 5
@@ -243,7 +248,8 @@ def test_measured_numbers_are_those_of_the_record(browser, record_html):
     browser.open(record_html)
     found = dict(
         browser.run(
-            "[...document.querySelectorAll('dl.facts div')].map(d => [...d.children].map(c => c.innerText))"
+            "[...document.querySelectorAll('dl.facts div')]"
+            ".map(d => [...d.children].map(c => c.innerText))"
         )
     )
     number = {
@@ -437,7 +443,10 @@ def test_neighbours_are_other_records_and_alike():
             ["--record=ECG", "--checkpoint=RUN", "--probe=p.json"],
             "--probe is for the report of a run",
         ),
-        (["--checkpoint=RUN", "--records=-1"], "--records must be 0 or more"),
+        (
+            ["--checkpoint=RUN", "--records=-1"],
+            "--records: '-1' is not a whole number of 0 or more",
+        ),
         (["--checkpoint=RUN", "--probe=gone.json"], "--probe=gone.json: no such file"),
         (["--checkpoint=RUN", "--probe=RUN/config.json"], "is not what lvcg probe"),
         (
