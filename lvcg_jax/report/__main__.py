@@ -9,8 +9,8 @@ fewer leads and moved electrodes, geometry, configuration against the paper's, v
 Files of other commands that lie in the run directory (or one folder below) under their usual names
 are found; a part that is not there is left out. Of a record: twelve leads on ECG paper with beats,
 leads that were derived in another colour, intervals and axes, the heart vector to turn by hand,
-signal quality, and the nearest neighbours in a reference set; without --checkpoint by the weights
-that the package carries. Not for diagnosis.
+signal quality, and the nearest neighbours in a reference set. Without --checkpoint, a record is
+embedded by the weights that the package carries. Not for diagnosis.
 """
 
 import argparse
