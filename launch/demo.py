@@ -16,8 +16,7 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix, lift_matrix
 from data_prep.ecg.leads import LEADS, lead_mask
-from data_prep.ecg.loops import time_planes
-from data_prep.ecg.svg import write_picture
+from data_prep.ecg.loops import write_loops
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.files import read_config_file
@@ -155,8 +154,8 @@ def draw(out: Path, data: Path, run: Path, table, results: list[dict]) -> None:
     write_ecg(out / "record.svg", Tracing(signal, rate, r_peaks=peaks), title, COMMAND)
 
     lift = lift_matrix(lead_matrix("paper"), np.ones(len(LEADS), bool))
-    planes = time_planes(lift @ (signal - example["offset"][:, None]), rate)
-    write_picture(out / "vcg.svg", title, planes, COMMAND, columns=4)
+    vcg = lift @ (signal - example["offset"][:, None])
+    write_loops(out / "vcg.svg", vcg, rate, title, COMMAND)
 
     view = example | {"visible": lead_mask(np.isin(LEADS, VISIBLE))}
     hidden = np.array([lead not in VISIBLE for lead in LEADS])[:, None]

@@ -12,9 +12,8 @@ from data_prep.dataset.checks import read_ledger
 from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import LEADS, mask_leads
-from data_prep.ecg.loops import time_planes
+from data_prep.ecg.loops import write_loops
 from data_prep.ecg.segment import stitch_beats
-from data_prep.ecg.svg import write_picture
 
 LIFT_EPS = 1e-4
 
@@ -138,7 +137,7 @@ def draw(row: dict[str, str], example: dict, metadata: dict, out: Path) -> list[
     vcg, rank = lifted(beat, example["lead_mask"], geometry)
     complete = int(example["complete"].sum())
     caption = f"Median of {complete} beats" if complete > 1 else "Whole window"
-    caption += f", {geometry} geometry. Dots: samples, the first one black."
+    caption += f", {geometry} geometry."
     caption += "" if rank == 3 else f" The leads span {rank} of 3 dimensions."
-    planes = time_planes(vcg, beat_rate, z_front=geometry != "dower")
-    return [ecg, write_picture(out / f"{safe}-vcg.svg", title, planes, caption, columns=4)]
+    place, z_front = out / f"{safe}-vcg.svg", geometry != "dower"
+    return [ecg, write_loops(place, vcg, beat_rate, title, caption, z_front)]

@@ -6,8 +6,9 @@ Sagittal: seen from the patient's left, the front at the left of the picture, th
 bottom. Vectors are in Frank's axes: x to the patient's left, y to the feet, z to the back.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -54,10 +55,27 @@ def time_planes(vcg: np.ndarray, rate: float, z_front: bool = True) -> list[Draw
         raise InputError(f"VCG loops need finite numbers [3, samples], got {vcg.shape}")
     vcg = vcg * [[1], [1], [-1 if z_front else 1]]
     bounds = np.unique(np.linspace(0, vcg.shape[1] - 1, TIME_STEPS + 1).round().astype(int))
-    parts = [slice(first, last + 1) for first, last in itertools.pairwise(bounds)]
+    parts = [slice(first, last + 1) for first, last in pairwise(bounds)]
     reach = _reach(vcg)
     drawings = [_time_plane(vcg, parts, plane, reach) for plane in PLANES]
     return [*drawings, _time_scale(len(parts), 1000 * (vcg.shape[1] - 1) / rate)]
+
+
+def write_loops(
+    path: str | Path,
+    vcg: np.ndarray,
+    rate: float,
+    title: str,
+    caption: str = "",
+    z_front: bool = True,
+) -> Path:
+    """The planes of a vector [3,T], coloured by time, as a picture."""
+    note = (
+        "Seen from the front, from above, and from the patient's left. Dots: samples, the first"
+        " one larger."
+    )
+    drawings = time_planes(vcg, rate, z_front)
+    return svg.write_picture(path, title, drawings, f"{note} {caption}".strip(), columns=4)
 
 
 def directions(matrix: np.ndarray) -> list[Drawing]:
@@ -181,7 +199,7 @@ def _frame(
     scale = SIDE / 2 / reach
     parts = [svg.text(title, LEFT, 15, 13, bold=True)]
     parts.append(f'<rect class="rule" x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}"/>')
-    for tick in svg.nice_ticks(-reach, reach, 4):
+    for tick in svg.nice_ticks(-reach, reach, 6):
         number, place = svg.say(float(tick)), float(tick) * scale
         h, v = MIDDLE[0] + sign_across * place, MIDDLE[1] - sign_up * place
         kind = "axis" if abs(tick) < 1e-9 else "rule"

@@ -14,7 +14,7 @@ from data_prep.ecg import svg
 from data_prep.ecg.svg import Drawing, nice_ticks, say
 
 WIDTH = 360
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 24, 42
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 24, 42
 LETTER = 11 * svg.LETTER  # width of a letter of 11 units, about
 COLOURS = 7  # of the palette
 MOST_POINTS = 300  # of a curve: more than a chart has pixels to show

@@ -127,8 +127,9 @@ def test_front_is_drawn_where_it_is_said_to_be(tmp_path):
     assert loops.time_planes(loop() * [[1], [1], [-1]], 100, z_front=False) == ours
     wrong = loops.time_planes(loop(), 100, z_front=False)
     assert wrong[0] == ours[0] and wrong[1] != ours[1] and wrong[2] != ours[2]
-    root = read_picture(svg.write_picture(tmp_path / "l.svg", "loop", ours, columns=4))
+    root = read_picture(loops.write_loops(tmp_path / "l.svg", loop(), 100, "loop", "who made it"))
     assert "front ← mV → back" in words_of(root) and "time (ms)" in words_of(root)
+    assert "who made it" in words_of(root)
     # z > 0 is the front: below the middle of the transverse plane
     path = re.findall(r'class="dots" d="M([\d.]+) ([\d.]+)h0"', ours[1].content)[-1]
     assert float(path[1]) > loops.MIDDLE[1]
