@@ -122,7 +122,7 @@ def unpack(batch: Batch) -> Iterator[Window]:
             }
 
 
-def pack(windows: Iterable[Window], slots: int, rows: int) -> Iterator[tuple[list[Window], Batch]]:
+def pack(windows: Iterable[Window], slots: int, rows: int) -> Iterator[tuple[list[dict], Batch]]:
     """Windows in order, as many as fit into each batch of `slots` beats and `rows` records.
 
     Yields the windows of each batch, without their samples, and the EMBED_BATCH itself.
@@ -139,7 +139,7 @@ def pack(windows: Iterable[Window], slots: int, rows: int) -> Iterator[tuple[lis
         yield list(map(without_samples, chosen)), make_batch(chosen, slots, rows)
 
 
-def without_samples(window: Window) -> Window:
+def without_samples(window: Window) -> dict[str, Any]:
     """What is known of a window, without the samples, which take memory."""
     return {name: value for name, value in window.items() if name not in ("beats", "signal")}
 

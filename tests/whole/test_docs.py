@@ -161,7 +161,7 @@ def test_commands_and_flags_exist(page):
         "lvcg embed --checkpoints=runs/paper --data=data/ptbxl --out=e.npz",
         "lvcg embed --check=runs/paper --data=data/ptbxl --out=e.npz",
         "lvcg embed --checkpoint=runs/paper --rows=both --out=e.npz",
-        "python -m lvcg_jax.train --config=configs/pretrain.py --workdir=runs/a --config.optim.rate=1",
+        "python -m lvcg_jax.train --config=configs/pretrain.py --config.optim.rate=1",
         "bash launch/local_multihost.sh --workdirs=runs/a",
         "bash launch/start.sh",
         "launch --everything",
