@@ -22,6 +22,12 @@ def masked_mean(x: jax.Array, mask: jax.Array, axis=None) -> jax.Array:
     return masked_sum(x, mask, axis) / jnp.maximum(count, 1.0).astype(x.dtype)
 
 
+def safe_std(variance: jax.Array) -> jax.Array:
+    """Square root with a zero (not infinite) gradient where the variance is zero."""
+    positive = variance > 1e-12
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
+
+
 def beat_owner(num_beats: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """num_beats [g,r] -> for each of the `capacity` packed slots: record row, position in it,
     valid; each [g,m]."""

@@ -29,7 +29,6 @@ from lvcg_jax.model.masking import beat_mask, beat_owner, to_beats, to_packed, t
 from lvcg_jax.model.pooling import NUM_SIZES, log_lead_sizes, pool_tokens, pooled_size
 from lvcg_jax.model.randomness import (
     beat_seeds,
-    dropout_seeds,
     mix_bits,
     record_keys,
     record_seeds,
@@ -62,6 +61,12 @@ class Encoded:
     mask: jax.Array  # [g,r,n] the valid ones
     predicted: jax.Array  # [g,r,n,d] the temporal module's tokens
     state: jax.Array  # [g,r,h] its last state
+
+
+def dropout_seeds(key: jax.Array, uid: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:
+    """One uint32 seed for each packed beat [g,m], from the step's key, the record's uid [g,r] and
+    the beat's number in its record."""
+    return beat_seeds(to_beats(record_seeds(key, uid), row), position)
 
 
 def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
-from lvcg_jax.model.masking import masked_mean
-from lvcg_jax.model.rhythm import safe_std
+from lvcg_jax.model.masking import masked_mean, safe_std
 
 NUM_SIZES = len(LEADS)  # numbers that log_lead_sizes adds
 ANCHOR = 1  # the slot of the first whole beat; slot 0 is the piece before the first R peak

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lvcg_jax.model.masking import to_beats
-
 
 def record_keys(key: jax.Array, uid: jax.Array) -> jax.Array:
     """One random key for each record uid (uint32) [...]."""
@@ -24,12 +22,6 @@ def record_seeds(key: jax.Array, uid: jax.Array) -> jax.Array:
 def beat_seeds(seeds: jax.Array, position: jax.Array) -> jax.Array:
     """The seeds of a record's beats from the record's own and their numbers in it."""
     return mix_bits(seeds + position.astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
-
-
-def dropout_seeds(key: jax.Array, uid: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:
-    """One uint32 seed for each packed beat [g,m], from the step's key, the record's uid [g,r] and
-    the beat's number in its record."""
-    return beat_seeds(to_beats(record_seeds(key, uid), row), position)
 
 
 def mix_bits(x: jax.Array) -> jax.Array:

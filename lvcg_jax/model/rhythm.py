@@ -10,14 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from lvcg_jax.model.layers import gelu
-from lvcg_jax.model.masking import masked_mean
+from lvcg_jax.model.masking import masked_mean, safe_std
 from lvcg_jax.model.parts import Rhythm
-
-
-def safe_std(variance: jax.Array) -> jax.Array:
-    """Square root with a zero (not infinite) gradient where the variance is zero."""
-    positive = variance > 1e-12
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
 
 
 def rr_statistics(rr: jax.Array, mask: jax.Array) -> jax.Array:

@@ -14,14 +14,13 @@ from markupsafe import Markup
 from data_prep.base.errors import InputError
 from lvcg_jax.probe.figures import probe_plots
 from lvcg_jax.report.page import join, parts
-from lvcg_jax.studies import geometry_report
 from lvcg_jax.studies.robustness_report import fewer_charts, moved_charts
 from lvcg_jax.text.charts import Dot, dot_plot
-from lvcg_jax.text.documents import read_json, read_probe
+from lvcg_jax.text.documents import GEOMETRY_SCORES, read_json, read_probe
 from lvcg_jax.text.pages import shown
 from lvcg_jax.text.tables import auroc_row, fractions_of, gain_row, percent, with_interval
 
-# what of geometry_report.COLUMNS is drawn
+# what of GEOMETRY_SCORES is drawn
 UNIT_OF_SCORE = dict.fromkeys(("r_x", "r_y", "r_z"), "correlation r (no unit)") | dict.fromkeys(
     ("r2_all", "r2"), "R2 (no unit)"
 )
@@ -145,13 +144,13 @@ def geometry_section(path: Path) -> Markup:
         ) from None
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    width = 2 + len(geometry_report.COLUMNS)  # the geometry, the unit, and the scores
+    width = 2 + len(GEOMETRY_SCORES)  # the geometry, the unit, and the scores
     if len(cells) < 3 or any(len(row) != width for row in cells):
         raise InputError(f"{path} is not the page that lvcg geometry_report --out=FILE writes")
 
     head, _, *rows = cells
     plots = []
-    for column, score in enumerate(geometry_report.COLUMNS, 2):
+    for column, score in enumerate(GEOMETRY_SCORES, 2):
         if score not in UNIT_OF_SCORE:
             continue
         groups = []

@@ -46,7 +46,6 @@ FRANK = ("vx", "vy", "vz")
 RATE, SECONDS, BAND, ORDER = 100.0, 10.0, (0.67, 40.0), 3
 MAX_MV, MAX_GAP, FLAT_SHARE, FLAT_MV = 20.0, 0.1, 0.5, 0.03  # as in data_prep.ecg.preprocess
 EPS = 1e-4
-COLUMNS = ("r_x", "r_y", "r_z", "r2_all", "r2", "mse", "mae")
 ROWS = (
     "paper",
     "dower",
@@ -165,7 +164,7 @@ def score_prediction(truth: np.ndarray, predicted: np.ndarray) -> tuple[float, f
 def score_geometry(
     a: np.ndarray, leads: np.ndarray, frank: np.ndarray, visible: np.ndarray
 ) -> list[float]:
-    """The values of COLUMNS of one record: leads [12,T] in mV or z-scored, measured vector
+    """The values of GEOMETRY_SCORES of one record: leads [12,T] in mV or z-scored, measured vector
     [3,T]."""
     every = np.ones(len(LEADS), bool)
     vcg = lift_matrix(a, every, EPS) @ leads
@@ -183,7 +182,7 @@ def score_geometry(
 
 
 def score_weights(weights: np.ndarray, leads: np.ndarray, visible: np.ndarray) -> list[float]:
-    """The values of COLUMNS of a control: no vector, so no correlation and no lift of all leads."""
+    """The values of GEOMETRY_SCORES of a control: no vector, so no correlation and no lift of all leads."""
     hidden = ~visible
     return [np.nan] * 4 + list(score_prediction(leads[hidden], (weights @ leads)[hidden]))
 
@@ -206,7 +205,7 @@ def cross_fit(hearts: Hearts, folds: int, fit: Callable, score: Callable) -> np.
 def evaluate(
     hearts: Hearts, visible: np.ndarray, geometries: Sequence[str] = (), folds: int = 5
 ) -> dict[tuple[str, str], np.ndarray]:
-    """{(row, 'mV' or 'z-scored'): scores [r,7] in the order of COLUMNS}: geometries, then
+    """{(row, 'mV' or 'z-scored'): scores [r,7] in the order of GEOMETRY_SCORES}: geometries, then
     controls."""
     table = {}
     size = np.sqrt((hearts.frank**2).mean((1, 2), keepdims=True))

@@ -9,6 +9,9 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 
+# The scores of a row of `lvcg geometry_report`, in order.
+GEOMETRY_SCORES = ("r_x", "r_y", "r_z", "r2_all", "r2", "mse", "mae")
+
 
 def read_json(path: Path, formats: tuple[str, ...], written_by: str) -> dict:
     """A JSON document with one of these formats."""

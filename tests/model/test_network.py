@@ -15,8 +15,7 @@ from data_prep.ecg.leads import mask_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.model import network
 from lvcg_jax.model.losses import loss_terms
-from lvcg_jax.model.network import Network, tikhonov_lift
-from lvcg_jax.model.randomness import dropout_seeds
+from lvcg_jax.model.network import Network, dropout_seeds, tikhonov_lift
 
 COUNTS = (5, 3, 7, 1, 6, 4)
 SLOTS = 20

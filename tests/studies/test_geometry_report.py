@@ -17,6 +17,7 @@ from lvcg_jax.reconstruct.methods import copy_matrix, regression_matrix
 from lvcg_jax.report.scores import geometry_section
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.studies import geometry_report
+from lvcg_jax.text.documents import GEOMETRY_SCORES
 
 VISIBLE = np.isin(LEADS, ("II", "V2", "V5"))
 TRUE = lead_matrix("dower") + 0.1 * np.random.default_rng(5).standard_normal((12, 3))
@@ -70,7 +71,7 @@ def table(hearts, tmp_path_factory):
 
 
 def medians(table, row, unit="mV"):
-    return dict(zip(geometry_report.COLUMNS, np.median(table[row, unit], axis=0), strict=True))
+    return dict(zip(GEOMETRY_SCORES, np.median(table[row, unit], axis=0), strict=True))
 
 
 def test_one_record_a_patient_and_the_unusable_are_named(hearts):
@@ -201,7 +202,7 @@ def test_ptb_gives_the_known_numbers():
     bootstrap = PatientBootstrap(np.arange(len(table["paper", "mV"])))
     for row, values in known.items():
         for name, value in values.items():
-            found = bootstrap.summary(table[row][:, geometry_report.COLUMNS.index(name)])
+            found = bootstrap.summary(table[row][:, GEOMETRY_SCORES.index(name)])
             start = "" if name in ("mse", "mae") else "median_"
             low, high = found[f"{start}low"], found[f"{start}high"]
             assert low - 0.01 <= value <= high + 0.01, (row, name, value, found, low, high)
