@@ -1,4 +1,4 @@
-"""Examples of shards by number, without their samples: listed, and drawn by patient."""
+"""Examples of shards by their numbers, without their samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from data_prep.dataset.shards import ShardSet
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one window of a data set is, and what is needed to choose its view."""
+    """Where a window of a data set is, and what choosing its visible leads needs to know."""
 
     shards: ShardSet
     index: int
@@ -25,8 +25,8 @@ class Entry:
 
 
 def list_entries(sets: Sequence[ShardSet], limit: int | None = None) -> list[Entry]:
-    """Every window of some splits in order, or `limit` of them chosen by a hash of the patient
-    (whole patients)."""
+    """Every window of some splits in order, or at most `limit` of them, patient after patient in
+    the order of a hash of their ids."""
     entries = []
     for shards in sets:
         for first in range(0, len(shards), 64):
