@@ -1,10 +1,9 @@
 """Kill and resume, many times over: a small run that is killed with kill -9 at random moments must
-end exactly as one that nobody touched. Prints one line a kill, and the verdict.
+end exactly as one that nobody touched. Prints one line per kill, and the verdict.
 
     python launch/soak.py --out=runs/soak [--kills=20] [--steps=400]
 """
 
-import argparse
 import random
 import signal
 import subprocess
@@ -15,26 +14,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # also without an installation
 
-from data_prep.base.command import run_command  # noqa: E402
+from data_prep.base.command import Parser, natural_int, positive_int, run_command  # noqa: E402
 from data_prep.base.errors import InputError  # noqa: E402
 from lvcg_jax.runs.metrics_log import read_metrics  # noqa: E402
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python launch/soak.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for data and both runs")
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser = Parser("soak", __doc__, prog="python launch/soak.py")
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for data and both runs")
+    add("--kills", type=positive_int, default=20, help="how often it is killed (default 20)")
+    add("--steps", type=positive_int, default=400, help="of the runs (default 400)")
+    add("--seed", type=natural_int, default=0, help="of the random moments (default 0)")
     args = parser.parse_args(argv)
     if args.out.exists():
-        raise InputError(f"{args.out} is there already: give a new folder")
+        raise InputError(f"{args.out} exists already: give a new folder")
     moments = random.Random(args.seed)
 
+    # a run to compare with
     print("a run that nobody touches")
     whole, broken = args.out / "whole", args.out / "broken"
     code = start(whole, args.steps, args.out / "whole.log").wait()
@@ -44,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     data = whole / "data"  # the synthetic set it made
 
+    # the same run, killed again and again
     for kill in range(1, args.kills + 1):
         last = last_step(broken)
         process = start(broken, args.steps, args.out / "broken.log", data)
@@ -54,6 +52,8 @@ def main(argv: list[str] | None = None) -> int:
         process.send_signal(signal.SIGKILL)
         process.wait()
         print(f"kill {kill:2d}: started after step {last}, killed after step {last_step(broken)}")
+
+    # its last start, and the comparison
     code = start(broken, args.steps, args.out / "broken.log", data).wait()
     same = losses(whole) == losses(broken)
     print(
@@ -63,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def start(workdir: Path, steps: int, log: Path, data: Path | None = None) -> subprocess.Popen:
+    """A training process, running; its output is added to the log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     flags = [f"--config={ROOT / 'configs' / 'pretrain.py'}:smoke", f"--workdir={workdir}"]
     flags += [f"--config.train.steps={steps}", "--config.train.checkpoint_every=5"]
@@ -74,6 +75,7 @@ def start(workdir: Path, steps: int, log: Path, data: Path | None = None) -> sub
 
 
 def losses(workdir: Path) -> dict[int, float]:
+    """The training loss of each step that was logged."""
     return {row["step"]: row["loss"] for row in read_metrics(workdir) if row["kind"] == "train"}
 
 

@@ -1,4 +1,4 @@
-"""How fast this machine trains, embeds, reads, prepares and saves: one JSON line a part, all
+"""How fast this machine trains, embeds, reads, prepares and saves: one JSON line per part, all
 measured in one run.
 
     lvcg bench --config=configs/pretrain.py --data=SHARDS --baseline > bench.jsonl
@@ -9,16 +9,21 @@ packaged    the embeddings of one batch by each of the weights that the package 
 input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
 
-Train and embed run on one batch: of 101 drawn from --data (or made up with PTB-XL's beat counts and
-random beats) as training draws them or, to embed, at random, the one with the median share of
-padding. `share_of_peak` is of the matrix product that takes turns with them
-(`peak_gflop_per_second`), so that a slow spell of the machine hits both; FLOPs are those of valid
-beats by direct convolution (lvcg_jax/flops.py), of which some forms (lvcg_jax/conv1d.py) need
-fewer. `seconds` is the median over the turns of a call that follows its like; `compile_seconds` is
-what a compilation cache, if one is set, leaves of compiling; `process_memory_gib` is the high-water
-mark of the process from compiling to the end of the first call, and `program_memory_gib` what the
-compiled program itself asks for. With --baseline the plain modules (lvcg_jax/plain.py), padded to
-the largest number of beats, take turns with ours.
+Train and embed run on one typical batch. 101 batches are drawn from --data, or made up with
+PTB-XL's beat counts and random beats: as training draws them or, to embed, at random. The one with
+the median share of padding is measured. What the fields of a line mean:
+
+share_of_peak        of the matrix product that takes turns with the part (peak_gflop_per_second),
+                     so that a slow spell of the machine hits both; FLOPs are those of valid beats
+                     by direct convolution (lvcg_jax/model/flops.py), of which some forms
+                     (lvcg_jax/model/ops/conv1d.py) need fewer
+seconds              median over the turns of a call that follows a call of the same kind
+compile_seconds      of compiling; little if a compilation cache has the program
+process_memory_gib   high-water mark of the process from compiling to the end of the first call
+program_memory_gib   what the compiled program itself asks for
+
+With --baseline the plain modules (lvcg_jax/bench/plain_model.py), padded to the largest number of
+beats, take turns with ours.
 """
 
 import argparse
@@ -40,15 +45,15 @@ from absl import logging
 from jax.sharding import NamedSharding, PartitionSpec
 
 from data_prep import benchmark
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
-from data_prep.ecg.preprocess import Preprocess
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.bench.plain_model import make_plain_model, pad_batch, unknown_fields
+from lvcg_jax.bench.records import RandomRecords
 from lvcg_jax.bench.timing import Program, TrainProgram, take_turns
 from lvcg_jax.config.build import make_model, make_preprocess, make_subsets
 from lvcg_jax.config.files import read_config_file
@@ -61,42 +66,14 @@ from lvcg_jax.runs.state import TrainState, create_state, make_optimizer
 from lvcg_jax.train.sharding import batch_sharding, make_mesh, replicated, state_sharding
 from lvcg_jax.train.steps import make_train_step
 
-# PTB-XL's training records with 6, 7, ... 20 intervals (peaks=vcg), in thousandths, and their mean.
-BEAT_COUNT_SHARES = (1, 1, 6, 26, 82, 141, 174, 164, 129, 91, 66, 42, 27, 17, 33)
-MEAN_BEATS = 13.3
 DRAWN_BATCHES = 101
 PEAK_PRODUCTS = 4  # matrix products of one timed call
 INPUT_BATCHES = 20  # batches of one repeat of the input part
 
 
-class RandomRecords:
-    """Stands in for a ShardSet: records of PTB-XL's beat counts with random beats."""
-
-    def __init__(self, preprocess: Preprocess, records: int = 4096):
-        rng, self.preprocess = np.random.default_rng(0), preprocess
-        shares = np.array(BEAT_COUNT_SHARES)
-        self.counts = np.minimum(
-            rng.choice(np.arange(6, 21), records, p=shares / shares.sum()), preprocess.max_beats
-        )
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def read(self, numbers) -> list[dict]:
-        return [self._example(int(number)) for number in numbers]
-
-    def _example(self, number: int) -> dict:
-        rng, n = np.random.default_rng(number), self.counts[number]
-        beats = rng.normal(size=(n, 12, self.preprocess.beat_samples)).astype(np.float16)
-        complete = np.arange(n) % (n - 1) > 0
-        length = rng.integers(60, 120, n)
-        whole = {"lead_mask": 4095, "uid": number, "scale": np.full(12, 0.2, np.float32)}
-        return {"beats": beats, "length": length, "complete": complete} | whole
-
-
 class Drawn(NamedTuple):
-    """Record numbers of some batches, and the usual number of beats in one if training has set
-    it."""
+    """Record numbers of some batches, and the usual number of beats of a batch where training sets
+    one."""
 
     maker: BatchMaker
     numbers: list[np.ndarray]
@@ -117,21 +94,18 @@ class Drawn(NamedTuple):
 
 
 class Bench:
-    """What the parts share: config, data, a typical batch, a fresh state, and the peak of this
-    machine."""
+    """What the parts share: config, data, batches, a fresh state, and the peak of this machine."""
 
     def __init__(self, config, args: argparse.Namespace, folder: Path):
         self.config, self.data, self.folder = config, args.data, folder
-        self.repeats, self.records, self.baseline, self.profile = (
-            args.repeats,
-            args.records,
-            args.baseline,
-            args.profile,
-        )
+        self.repeats, self.records = args.repeats, args.records
+        self.baseline, self.profile = args.baseline, args.profile
         self.sizes = [int(size) for size in args.sizes.split(",")]
         self.mesh = make_mesh(config)
         self.groups, self.batch_size = self.mesh.shape["data"], config.data.batch_size
         check_batch_size(self.batch_size, config.optim.accumulate, self.groups)
+
+        # records: real ones, whose preprocessing then is the config's, or made-up ones
         if self.data:
             self.shards = ShardSet(self.data, "train")
             found, wanted = self.shards.preprocess.beat_samples, config.preprocess.beat_samples
@@ -153,8 +127,7 @@ class Bench:
         )
 
     def drawn(self, part: str) -> Drawn:
-        """Batches as training makes them, or any records together, as they come when all are
-        embedded."""
+        """Batches as training makes them; to embed, of records drawn at random."""
         maker = self.maker(self.config.optim.accumulate if part == "train" else 1)
         if part == "train":
             order = maker.order(self.batch_size, 0)
@@ -197,8 +170,8 @@ class Bench:
 
     @cached_property
     def peak(self) -> dict[str, float]:
-        """GFLOP/s of a matrix product in the model's compute type, rows spread over the devices:
-        the best by size."""
+        """The highest GFLOP/s of a matrix product of each size, in the model's compute type and
+        with rows spread over the devices."""
         seconds = take_turns({str(n): self.product(n) for n in self.sizes}, max(self.repeats, 5))
         return {n: self.product_gflop(int(n)) / min(times) for n, times in seconds.items()}
 
@@ -286,8 +259,11 @@ def bench_embed(bench: Bench) -> dict:
 
 
 def several_batches(bench: Bench, drawn: Drawn) -> dict:
-    """Different batches one after another, each new shape compiled; the plain model's are as long
-    as their longest record, as a short script would have it."""
+    """Different batches one after another, each new shape compiled.
+
+    The plain model's batches are padded to their longest record, as a short script would do it.
+    """
+    # time all batches with both models
     programs, seconds = {name: {} for name in bench.models}, dict.fromkeys(bench.models, 0.0)
     for numbers in progress_bar(
         drawn.numbers[: bench.repeats], desc="several batches", leave=False
@@ -299,6 +275,8 @@ def several_batches(bench: Bench, drawn: Drawn) -> dict:
             if shape not in known:
                 known[shape] = embed_program(bench, bench.models[name], bench.variables, batch)
             seconds[name] += take_turns({name: known[shape]}, 1)[name][0]
+
+    # speeds, and how often one is the other
     records, line = bench.repeats * bench.batch_size, {"batches": bench.repeats}
     for name, known in programs.items():
         compiling = sum(program.compile_seconds for program in known.values())
@@ -313,8 +291,8 @@ def several_batches(bench: Bench, drawn: Drawn) -> dict:
 
 
 def bench_packaged(bench: Bench) -> dict:
-    """The embedding of a batch of made-up records by each of the weights that the package carries,
-    in turns."""
+    """The embedding of made-up records by each of the weights that the package carries, in
+    turns."""
     programs = {}
     for name in weights.names():
         found = LVCG.load(name)
@@ -335,8 +313,8 @@ def bench_packaged(bench: Bench) -> dict:
 def compare(
     bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program], arrays: dict[str, dict]
 ) -> dict:
-    """Runs the programs in turns; our fields, the mean padding of all drawn batches, and those of
-    the baseline."""
+    """Runs the programs in turns. The line has our fields, the mean padding of all drawn batches,
+    and the fields of the baseline."""
     best = int(max(bench.peak, key=bench.peak.get))
     seconds = take_turns({"peak": bench.product(best), **programs}, bench.repeats, part)
     peak = bench.product_gflop(best) / statistics.median(seconds["peak"])
@@ -357,8 +335,8 @@ def compare(
 
 
 def bench_input(bench: Bench) -> dict:
-    """Reading, decoding and packing shuffled batches, as training does; on one core this is per CPU
-    second."""
+    """Reading, decoding and packing shuffled batches, as training does it; per second, and per
+    second of one core."""
     shards = ShardSet(bench.data or bench.synthetic_shards, "train")
     maker = BatchMaker(shards, 1, bench.groups, range(bench.groups), bench.config.data.pack)
     order = maker.order(bench.batch_size, 0)
@@ -381,8 +359,8 @@ def bench_input(bench: Bench) -> dict:
 
 
 def bench_prepare(bench: Bench) -> dict:
-    """Records of the synthetic corpus to one shard, beside a straightforward loop; see
-    data_prep.benchmark."""
+    """From records of the synthetic corpus to one shard, beside a straightforward loop; see
+    data_prep/benchmark.py."""
     corpus = bench.synthetic_corpus
     speed = benchmark.measure(corpus, corpus.refs[: bench.records], bench.folder, bench.repeats)
     line = {"source": corpus.name, "records_per_cpu_second": speed["ours"]}
@@ -395,8 +373,8 @@ def bench_prepare(bench: Bench) -> dict:
 
 
 def bench_checkpoint(bench: Bench) -> dict:
-    """How long save() keeps the loop (`stall_seconds`; the first one sets things up) and until all
-    is on disk."""
+    """How long a save keeps the loop waiting (`stall_seconds`; the first one sets things up), and
+    how long it takes until all is on disk."""
     checkpoints = Checkpoints(bench.folder / "run", bench.config, keep=1)
     stalls, writes = [], []
     for step in progress_bar(range(bench.repeats + 1), desc="checkpoint", leave=False):
@@ -441,7 +419,7 @@ def machine(bench: Bench) -> dict:
 
 
 def rounded(value):
-    """Floats at five significant digits, for reading."""
+    """Floats with five significant digits."""
     if isinstance(value, dict):
         return {name: rounded(v) for name, v in value.items()}
     return float(f"{value:.5g}") if isinstance(value, float) else value
@@ -462,14 +440,14 @@ def main(argv: list[str] | None = None) -> int:
         "--baseline", action="store_true", help="measure the plain modules too, and the ratio"
     )
     parser.add_argument(
-        "--batch_size", type=int, help="records a batch (default: the config's, 64)"
+        "--batch_size", type=positive_int, help="records per batch (default: the config's, 64)"
     )
     parser.add_argument(
-        "--repeats", type=int, default=5, help="timed calls of each kind (default 5)"
+        "--repeats", type=positive_int, default=5, help="timed calls of each kind (default 5)"
     )
     parser.add_argument(
         "--records",
-        type=int,
+        type=positive_int,
         default=400,
         help="synthetic records of input and prepare (default 400)",
     )
@@ -478,6 +456,8 @@ def main(argv: list[str] | None = None) -> int:
         "--profile", metavar="DIR", help="write a trace of one step and one embedding there"
     )
     args = parser.parse_args(argv)
+
+    # mistakes are told before anything is computed
     parts = args.parts.split(",")
     for part in parts:
         if part not in PARTS:
@@ -486,8 +466,8 @@ def main(argv: list[str] | None = None) -> int:
         raise InputError(
             f"--sizes={args.sizes}: write whole numbers, for example --sizes=1024,2048"
         )
-    if args.repeats < 1 or args.records < 5:
-        raise InputError("--repeats must be 1 or more, --records 5 or more")
+    if args.records < 5:
+        raise InputError(f"--records={args.records}: give 5 or more")
     logging.set_verbosity(logging.WARNING)  # below that Orbax reports every stage of a save
     config = read_config_file(args.config)
     if args.baseline and config.geometry.learnable:
@@ -495,11 +475,11 @@ def main(argv: list[str] | None = None) -> int:
             "--baseline has no learnable geometry: choose a config with geometry.learnable=False"
         )
     if args.baseline and unknown_fields(config):
-        raise InputError(
-            f"--baseline is the paper's model, it has no {', '.join(unknown_fields(config))}: leave it out"
-        )
+        fields = ", ".join(unknown_fields(config))
+        raise InputError(f"--baseline is the paper's model, it has no {fields}: leave it out")
     if args.batch_size is not None:
         config.data.batch_size = args.batch_size
+
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(config, args, Path(folder))
         for part in ("machine", *parts):

@@ -1,9 +1,9 @@
-"""The same model as one writes it first: library modules on beats padded to N_max. The baseline of
-the bench.
+"""The baseline of the bench: the same model as one would write it first, with library modules on
+beats padded to N_max.
 
-Parameters and statistics have the names and shapes of model.LVCG, so one tree serves both, and a
-test holds the two to the same numbers. A batch is in the layout of model.py with one record a group
-(g = b, r = 1, m = n): no beat is packed, every empty slot goes through encoder and decoder.
+Parameters and statistics have the names and shapes of those of Network, so one tree serves both,
+and a test holds the two to the same numbers. A batch has one record per group (g = b, r = 1,
+m = n): no beat is packed, every empty slot goes through encoder and decoder.
 """
 
 import flax.linen as nn
@@ -165,7 +165,7 @@ class _Decoder(nn.Module):
 
 
 class PlainLVCG(nn.Module):
-    """model.LVCG from library modules; called like it, on batches with one record a group. The
+    """Network from library modules; called like it, on batches with one record per group. The
     geometry is fixed."""
 
     config: FrozenConfigDict  # the whole config
@@ -212,7 +212,7 @@ class PlainLVCG(nn.Module):
     def __call__(
         self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int
     ) -> dict[str, jax.Array]:
-        """What LVCG.__call__ gives, for g = b, r = 1, m = n = max_beats."""
+        """What Network gives, for g = b, r = 1, m = n = max_beats."""
         vcg, tokens, mask, predicted, _ = self._encode(batch, visible, key)
         b, n, d = tokens.shape
         both = jnp.concatenate([tokens, predicted]).reshape(2 * b * n, d)
@@ -266,8 +266,8 @@ def make_plain_model(config: ConfigDict) -> PlainLVCG:
 
 
 def pad_batch(batch: Batch, max_beats: int) -> Batch:
-    """A packed batch [g,...] with one record a group and `max_beats` slots: arrays [g*r,n,...] and
-    [g*r,1,...]."""
+    """A packed batch [g,...] as one with one record per group and `max_beats` slots: arrays
+    [g*r,n,...] and [g*r,1,...]."""
     records = list(unpack(batch))
     padded = empty((len(records),), max_beats, 1, batch["beats"].shape[-1])
     for group, record in enumerate(records):

@@ -20,9 +20,9 @@ import jax.export
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_float, positive_int, run_command
 from data_prep.base.errors import InputError
-from lvcg_jax.bench.__main__ import MEAN_BEATS
+from lvcg_jax.bench.records import MEAN_BEATS
 from lvcg_jax.config.build import make_model, make_subsets
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.data.packing import shapes
@@ -49,8 +49,7 @@ SMALL_BYTES = 65536  # collectives below are bound by latency, not by the link
 
 
 def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) -> dict[str, tuple]:
-    """The train step and the embedder for a mesh, each with the shapes of its arguments: (program,
-    arguments).
+    """The train step and the embedder for a mesh: {name: (program, shapes of its arguments)}.
 
     A device of the data axis holds `rows` records in `slots` packed beats.
     """
@@ -75,8 +74,8 @@ def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) 
 
 
 def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh):
-    """Compiles for the mesh's CPU devices what a TPU would be given: the forms that suit a CPU
-    alone stay out."""
+    """Compiles for the mesh's CPU devices what a TPU would be given, without the forms that suit
+    only a CPU."""
     checks = (jax.export.DisabledSafetyCheck.platform(),)
     exported = jax.export.export(step, platforms=("tpu",), disabled_checks=checks)(*arguments)
     leaves, tree = jax.tree.flatten(arguments)
@@ -126,8 +125,8 @@ def read_collectives(hlo: str) -> list[Collective]:
 
 
 def _group_size(line: str) -> int:
-    """How many devices take part: replica_groups={{0,1},{2,3}}, [2,2]<=[4] or mesh['x'=4,'y'=2]
-    {'x'}."""
+    """How many devices take part, from {{0,1},{2,3}}, [2,2]<=[4] or mesh['x'=4,'y'=2] {'x'} after
+    replica_groups=."""
     if match := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
         return match.group(1).count(",") + 1
     if match := re.search(r"replica_groups=\[\d+,(\d+)\]", line):
@@ -141,7 +140,7 @@ def _group_size(line: str) -> int:
 
 
 def collective_table(found: Iterable[Collective]) -> list[str]:
-    """Markdown: the collectives by kind and size."""
+    """A Markdown table of the collectives by kind and size."""
     lines = [
         "| collective | size | number | MB in all | MB that each device sends |",
         "|---|---|---|---|---|",
@@ -169,16 +168,16 @@ class Chip:
 def weak_scaling(
     chip: Chip, gflop: float, found: Iterable[Collective], chips: Iterable[int], rows: int
 ) -> list[str]:
-    """Markdown: time of a step and efficiency by the number of chips, nothing overlapped."""
+    """A Markdown table of the time of a step and the efficiency by the number of chips, if nothing
+    overlaps."""
     found, compute = list(found), gflop / 1e3 / (chip.tflops * chip.share)
     large = sum(
         c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind == "all-reduce"
     ) * 2 + sum(c.bytes for c in found if c.bytes >= SMALL_BYTES and c.kind != "all-reduce")
     small = sum(c.bytes < SMALL_BYTES for c in found)
-    lines = [
-        "| chips | records a step | compute ms | links ms | small collectives ms | efficiency | records/s needed |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    names = ["chips", "records a step", "compute ms", "links ms", "small collectives ms"]
+    names += ["efficiency", "records/s needed"]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for n in chips:
         link = large * (n - 1) / n / (chip.link_gbytes * 1e9) if n > 1 else 0.0
         waiting = small * chip.latency_us * 1e-6 if n > 1 else 0.0
@@ -196,36 +195,48 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--config", default="configs/pretrain.py", help="config file, or a variant: FILE:smoke"
     )
     parser.add_argument(
-        "--devices", type=int, default=8, help="virtual devices of the compiled step (default 8)"
+        "--devices",
+        type=positive_int,
+        default=8,
+        help="virtual devices of the compiled step (default 8)",
     )
     parser.add_argument(
-        "--chips", type=int, default=256, help="calculate up to this many (default 256)"
+        "--chips", type=positive_int, default=256, help="calculate up to this many (default 256)"
     )
-    parser.add_argument("--records", type=int, default=64, help="records on each chip (default 64)")
+    parser.add_argument(
+        "--records", type=positive_int, default=64, help="records on each chip (default 64)"
+    )
     parser.add_argument(
         "--shard_parameters", choices=("none", "data"), default="none", help="mesh.shard_parameters"
     )
     parser.add_argument(
-        "--tflops", type=float, default=275.0, help="peak of a chip, 1e12 FLOP/s (default 275)"
+        "--tflops",
+        type=positive_float,
+        default=275.0,
+        help="peak of a chip, 1e12 FLOP/s (default 275)",
     )
     parser.add_argument(
-        "--share", type=float, default=0.3, help="share of it that the model reaches (default 0.3)"
+        "--share",
+        type=positive_float,
+        default=0.3,
+        help="share of it that the model reaches (default 0.3)",
     )
     parser.add_argument(
-        "--link_gbytes", type=float, default=50.0, help="GB/s a chip can send (default 50)"
+        "--link_gbytes", type=positive_float, default=50.0, help="GB/s a chip can send (default 50)"
     )
     parser.add_argument(
-        "--latency_us", type=float, default=20.0, help="of a small collective, microseconds"
+        "--latency_us", type=float, default=20.0, help="of a small collective (default 20)"
     )
     args = parser.parse_args(argv)
-    for name in ("devices", "chips", "records", "tflops", "share", "link_gbytes"):
-        if getattr(args, name) <= 0:
-            raise InputError(f"--{name} must be above 0")
+    if args.latency_us < 0:
+        raise InputError(f"--latency_us={args.latency_us:g}: give 0 or more")
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+
+    # the compiled step on virtual devices
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", args.devices)
     config = read_config_file(args.config)
@@ -235,20 +246,21 @@ def main(argv: list[str] | None = None) -> int:
     step, arguments = abstract_programs(config, mesh, args.records, slots)["train"]
     found = read_collectives(compile_as_for_tpu(step, arguments, mesh).as_text())
     parameters = sum(x.size for x in jax.tree.leaves(arguments[0].params))
+
+    # the calculation
     counts = np.full(args.records, slots / args.records)
     gflop = model_flops(config, counts)["train"] / 1e9
     chip = Chip(args.tflops, args.share, args.link_gbytes, args.latency_us)
     print(
-        f"{parameters:,} parameters, {args.records} records a device, shard_parameters={args.shard_parameters}\n"
+        f"{parameters:,} parameters, {args.records} records a device,"
+        f" shard_parameters={args.shard_parameters}\n"
     )
     print(f"Collectives of one compiled step on {args.devices} devices:\n")
     print("\n".join(collective_table(found)))
-    print(
-        f"\nCalculated: {gflop:,.0f} GFLOP a step and chip, {chip.share:.0%} of {chip.tflops:g} TFLOP/s reached,"
-    )
-    print(
-        f"{chip.link_gbytes:g} GB/s a link, {chip.latency_us:g} us for a small collective, nothing overlapped:\n"
-    )
+    reached = f"{chip.share:.0%} of {chip.tflops:g} TFLOP/s reached"
+    print(f"\nCalculated: {gflop:,.0f} GFLOP a step and chip, {reached},")
+    latency = f"{chip.latency_us:g} us for a small collective"
+    print(f"{chip.link_gbytes:g} GB/s a link, {latency}, nothing overlapped:\n")
     sizes = [n for n in (1, 4, 16, 64, 256, 1024, 4096) if n < args.chips] + [args.chips]
     print("\n".join(weak_scaling(chip, gflop, found, sizes, args.records)))
     return 0

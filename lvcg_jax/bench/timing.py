@@ -1,5 +1,4 @@
-"""Timing compiled programs: calls that take turns, what compiling took, how much memory was
-needed."""
+"""Timing of compiled programs: calls that take turns, seconds of compiling, memory."""
 
 import contextlib
 import statistics
@@ -20,7 +19,7 @@ def take_turns(
     """Wall seconds of each call. They take turns, so that a slow spell hits all.
 
     In its turn each is called twice and timed the second time, when caches and freed memory are its
-    own: that is how a step follows another in training.
+    own, as when one step follows another in training.
     """
     seconds = {key: [] for key in calls}
     for _ in progress_bar(range(repeats), desc=name, leave=False, disable=not name):
@@ -33,13 +32,13 @@ def take_turns(
 
 
 def reset_peak_memory() -> None:
-    """Starts a new high-water mark of this process's memory, where the system allows it."""
+    """Starts a new high-water mark of this process's memory, where the system can do that."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 class Program:
-    """A jitted function compiled for its arguments, with what compiling took."""
+    """A jitted function compiled for its arguments, with the seconds that compiling took."""
 
     def __init__(self, function, *arguments):
         reset_peak_memory()
@@ -61,11 +60,8 @@ class Program:
         program = (
             memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
         )
-        beats, slots, median = (
-            int(batch["num_beats"].sum()),
-            batch["length"].size,
-            statistics.median(seconds),
-        )
+        beats, slots = int(batch["num_beats"].sum()), batch["length"].size
+        median = statistics.median(seconds)
         return {
             "records_per_second": batch["num_beats"].size / median,
             "seconds": median,
@@ -82,7 +78,7 @@ class Program:
 
 
 class TrainProgram(Program):
-    """A training step that goes on from its own state."""
+    """A training step that continues from its own state."""
 
     def __call__(self):
         state, batch = self.arguments

@@ -1,13 +1,13 @@
-"""Input pipeline: shards -> shuffled, packed batches, the same for any number of devices and
+"""Input pipeline: from shards to shuffled, packed batches, the same for any number of devices and
 processes.
 
-Grain shuffles record numbers, not records: every process sees the global batch's numbers and beat
-counts, so all agree on the packed size, and each reads only its own groups of records. The position
-in the stream is just the step.
+Grain shuffles record numbers, not records. Every process sees the numbers and beat counts of the
+global batch, so all agree on the packed size, and each reads only its own groups of records. The
+position in the stream is just the step.
 
-Batches take turns in choosing from a window of shuffled records, so that all have nearly the same
-number of beats and little is padded; so do micro-batches, and the groups of a batch. Who is in a
-batch does not depend on the groups.
+Within a window of shuffled records the batches take turns in choosing, so that all have nearly the
+same number of beats and little is padded; so do the micro-batches of a batch, and the groups of a
+micro-batch. Which records are in a batch does not depend on the groups.
 """
 
 import math
@@ -22,16 +22,26 @@ from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.data import packing
 
-# of records in file order, the usual number of slots holds all but a batch in a hundred or so
+# The usual number of slots is so many standard deviations above the mean number of beats: about one
+# batch of records in file order in a hundred needs more.
 USUAL_DEVIATIONS = 2.5
-WINDOW_BATCHES = 64  # batches that share out their records
-SEEN_WINDOWS = 4  # whose largest batch sets the usual number of slots in training
-SLOT_STEP = 64  # a batch with more beats gets so many slots more, or one a record if that is more
+WINDOW_BATCHES = 64  # batches that share out the records of a window
+SEEN_WINDOWS = 4  # windows whose largest batch sets the usual number of slots in training
+# A batch that needs more slots than usual gets so many more, or one more per record if that is
+# more.
+SLOT_STEP = 64
 
 
 class BatchMaker:
-    """Turns record numbers [a*g*r] into one packed batch of this process's groups, arrays
-    [a,g_local,...]."""
+    """Makes packed batches from record numbers.
+
+    Args:
+      shards: the records.
+      accumulate: micro-batches of a batch, a.
+      groups: groups of a micro-batch over all processes, g.
+      local_groups: those that this process reads.
+      pack: fit the slots to the beats; else every record gets max_beats slots.
+    """
 
     def __init__(
         self,
@@ -47,14 +57,16 @@ class BatchMaker:
         self.beat_samples = shards.preprocess.beat_samples
 
     def order(self, batch_size: int, seed: int) -> "BatchOrder":
-        """Who is in which training batch."""
+        """Which records are in which training batch."""
         check_batch_size(batch_size, self.accumulate, self.groups)
         return BatchOrder(self.shards.counts, batch_size, self.accumulate, self.groups, seed)
 
     def capacity(self, num_beats: np.ndarray, usual: float | None = None) -> int:
-        """Packed slots of a group, from the beat counts [a,g,r] of the global batch: one usual
-        number, which follows from the data set, and rarely a larger one, so that a run compiles one
-        shape and seldom a second."""
+        """Packed slots of a group, from the beat counts [a,g,r] of the global batch.
+
+        There is one usual number, which follows from the data set unless it is given, and rarely a
+        larger one, so that a run compiles one shape and seldom a second.
+        """
         records = num_beats.shape[-1]
         full = records * self.max_beats
         if not self.pack:
@@ -67,7 +79,10 @@ class BatchMaker:
         return min(full, usual + step * math.ceil(beyond / step))
 
     def __call__(self, numbers: np.ndarray, usual: float | None = None) -> dict[str, np.ndarray]:
-        """Numbers below zero are rows that only fill the batch."""
+        """The batch of these record numbers [a*g*r], arrays [a,g_local,...].
+
+        Numbers below zero stand for rows that only fill the batch.
+        """
         numbers = np.asarray(numbers).reshape(self.accumulate, self.groups, -1)
         counts = np.where(numbers >= 0, self.shards.counts[np.maximum(numbers, 0)], 0)
         mine = numbers[:, self.local_groups]  # [a,g_local,r]
@@ -81,17 +96,28 @@ class BatchMaker:
 
 
 def check_batch_size(batch_size: int, accumulate: int, groups: int) -> None:
-    """A batch divides evenly into micro-batches and devices, or the user is told."""
+    """An InputError if a batch cannot be divided into micro-batches and devices."""
     if batch_size % (accumulate * groups):
         raise InputError(
-            f"data.batch_size={batch_size} cannot be divided by optim.accumulate={accumulate} x {groups} data-parallel"
-            " devices: choose a multiple of their product"
+            f"data.batch_size={batch_size} cannot be divided by optim.accumulate={accumulate} x"
+            f" {groups} data-parallel devices: choose a multiple of their product"
         )
 
 
 def share_out(numbers: np.ndarray, counts: np.ndarray, hands: int) -> np.ndarray:
-    """Numbers [n] -> [hands,n/hands] with nearly equal sums of counts: the largest ones left, one
-    for each hand, go to the hands in the order of what they lack."""
+    """Deals records out to `hands`, as many to each and with nearly equal sums of counts.
+
+    The records are dealt in rounds, those with the most beats first. In each round the hand with
+    the fewest beats so far gets the record with the most.
+
+    Args:
+      numbers: [n] record numbers; n is a multiple of `hands`.
+      counts: beats of every record of the data set.
+      hands: how many.
+
+    Returns:
+      [hands,n/hands] record numbers.
+    """
     largest_first = np.argsort(-counts[numbers], kind="stable")
     rounds = numbers[largest_first].reshape(-1, hands)
     shared, beats = np.empty_like(rounds), np.zeros(hands, int)
@@ -103,21 +129,17 @@ def share_out(numbers: np.ndarray, counts: np.ndarray, hands: int) -> np.ndarray
 
 
 class BatchOrder:
-    """The record numbers of each training step (from 0), without reading a record: [a*g*r], the
-    same on every process.
+    """The record numbers [a*g*r] of each training step (from 0), the same on every process.
 
-    Which records make a batch follows from the seed alone; the groups only arrange them.
+    No record is read for it. Which records make a batch follows from the seed alone; the groups
+    only arrange them.
     """
 
     def __init__(
         self, counts: np.ndarray, batch_size: int, accumulate: int, groups: int, seed: int
     ):
-        self.counts, self.batch_size, self.accumulate, self.groups = (
-            counts,
-            batch_size,
-            accumulate,
-            groups,
-        )
+        self.counts, self.batch_size = counts, batch_size
+        self.accumulate, self.groups = accumulate, groups
         self.window = max(1, min(WINDOW_BATCHES, len(counts) // batch_size))
         shuffled = grain.MapDataset.range(len(counts)).seed(seed).shuffle().repeat()
         self.windows = shuffled.batch(self.window * batch_size, drop_remainder=True)
@@ -139,12 +161,8 @@ class BatchOrder:
     def most_beats(self) -> int:
         """The largest number of beats in a group, of the batches of the first windows."""
         seen = np.stack([self[step] for step in range(SEEN_WINDOWS * self.window)])
-        return int(
-            self.counts[seen]
-            .reshape(-1, self.batch_size // (self.accumulate * self.groups))
-            .sum(1)
-            .max()
-        )
+        records = self.batch_size // (self.accumulate * self.groups)  # of a group
+        return int(self.counts[seen].reshape(-1, records).sum(1).max())
 
 
 def train_batches(
@@ -159,8 +177,8 @@ def train_batches(
 def ordered_batches(
     make: BatchMaker, batch_size: int, limit: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Every record once, in shard order; the last batch is filled up with rows that count for
-    nothing."""
+    """Every record once, or the first `limit`, in shard order; the last batch is filled up with
+    empty rows."""
     check_batch_size(batch_size, make.accumulate, make.groups)
     total = len(make.shards) if limit is None else min(limit, len(make.shards))
     for start in range(0, total, batch_size):

@@ -1,4 +1,4 @@
-"""Examples of shards by number, without their samples: listed, and drawn by patient."""
+"""Examples of shards by their numbers, without their samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from data_prep.dataset.shards import ShardSet
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one window of a data set is, and what is needed to choose its view."""
+    """Where a window of a data set is, and what choosing its visible leads needs to know."""
 
     shards: ShardSet
     index: int

@@ -1,12 +1,11 @@
-"""Windows of beats on their way to the model: from shards or raw records, and packed into batches
-of one shape.
+"""Windows of beats on their way to the model, from shards or from raw records.
 
-A window is a dict with the features of a shard example (see data_prep/shards.py) and
-    labels         {task: class names}             visible   bit mask of the leads that the model may see
-    start_seconds  of the window in its record     split     '' where there is none
-    signal         float32 [12,T], of raw records
-
-Axis letters: g group (always one here), m packed slot, r record row, n beat, l lead, p sample.
+A window is a dict with the features of a shard example (see data_prep/dataset/shards.py) and
+    labels         {task: class names}
+    visible        bit mask of the leads that the model may see
+    start_seconds  where the window starts in its record
+    split          '' where there is none
+    signal         float32 [12,T], only of raw records
 """
 
 import json
@@ -27,6 +26,11 @@ from data_prep.ecg.record import RecordRef, Waveform
 from data_prep.formats.wfdb_files import MILLIVOLTS, to_millivolts
 
 READ_CHUNK = 64  # examples of one read
+# what the windows of data_prep.ecg.preprocess know themselves
+_OF_PREPROCESS = (
+    "beats", "start", "length", "complete", "scale", "lead_mask", "window", "signal",
+    "start_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def shard_windows(
     done: Callable[[], object] = lambda: None,
     numbers: Sequence[int] | None = None,
 ) -> Iterator[dict]:
-    """The examples of a split with these numbers, or every one in shard order; `done` hears of
+    """The examples of a split with these numbers, or all in shard order; `done` is called after
     each."""
     numbers = range(len(shards)) if numbers is None else numbers
     step = round(shards.preprocess.seconds * shards.preprocess.rate) / shards.preprocess.rate
@@ -70,11 +74,10 @@ def corpus_windows(
     failures: list[Failure],
     done: Callable[[], object] = lambda: None,
 ) -> Iterator[dict]:
-    """All windows of raw records, prepared and judged exactly as data_prep.build does; bad records
-    go to `failures`.
+    """All windows of raw records, prepared and checked exactly as `lvcg build` does it.
 
-    Records of a labelled corpus without splits are split as a build would. `done` hears of every
-    record.
+    Records that cannot be used go to `failures`. Those of a labelled corpus without splits are
+    split as a build would do it. `done` is called after every record.
     """
     job = Job(Path(), preprocess, windows="all", store_signal=False)
     for ref in corpus.refs:
@@ -84,18 +87,7 @@ def corpus_windows(
         if not outcome.windows:
             failures.append(Failure(ref.record_id, None, outcome.reason))
         for window in outcome.windows:
-            names = (
-                "beats",
-                "start",
-                "length",
-                "complete",
-                "scale",
-                "lead_mask",
-                "window",
-                "signal",
-                "start_seconds",
-            )
-            yield {name: getattr(window, name) for name in names} | {
+            yield {name: getattr(window, name) for name in _OF_PREPROCESS} | {
                 "record_id": ref.record_id,
                 "patient_id": patient,
                 "split": split,
@@ -108,12 +100,14 @@ def corpus_windows(
 
 
 def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name: str) -> Corpus:
-    """One record in memory, [samples, leads] with its rate, lead names and unit, as a corpus of one
-    record."""
+    """A record in memory, [samples, leads], as a corpus of one record; an InputError if its shape,
+    rate, lead names or unit cannot be right."""
     names = leads.split(",") if isinstance(leads, str) else [str(lead) for lead in leads]
     for lead in names:
         if canonical(lead) is None:
             parse_leads(lead)  # raises, and says what may have been meant
+
+    # shape: the lead names say which axis is which
     signal = np.asarray(signal)
     if signal.ndim == 1 and len(names) == 1:
         signal = signal[:, None]
@@ -122,8 +116,11 @@ def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name
         hint = "; it is the other way round: give signal.T" if turned else ""
         found = f"{name} is {signal.dtype} of shape {signal.shape} and {len(names)} leads are named"
         raise InputError(
-            f"{found}: signal must be [samples, leads], numbers with a lead name for each column{hint}"
+            f"{found}: signal must be [samples, leads], numbers with a lead name for each"
+            f" column{hint}"
         )
+
+    # rate and unit
     try:
         rate = float(fs)
     except (TypeError, ValueError):
@@ -149,7 +146,8 @@ def show_only(
         if window["visible"] & mask:
             yield window | {"visible": window["visible"] & mask}
         else:
-            reason = f"it has none of the leads {', '.join(leads)}: usable are {', '.join(lead_names(window))}"
+            usable = ", ".join(lead_names(window))
+            reason = f"it has none of the leads {', '.join(leads)}: usable are {usable}"
             failures.append(Failure(window["record_id"], window["window"], reason))
 
 

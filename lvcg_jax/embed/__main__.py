@@ -1,20 +1,21 @@
 """Embeddings of shards, of a folder of WFDB records or of one file, as a table (see
-lvcg_jax/table.py).
+lvcg_jax/embed/table.py).
 
     lvcg embed --checkpoint=RUN --data=SHARDS --out=embeddings.parquet
     lvcg embed --checkpoint=RUN --wfdb=FOLDER --leads=I,II,V2 --rows=record --out=embeddings.npz
-    lvcg embed --checkpoint=RUN --record=ecg.npy --rate=500 --unit=uV --lead_names=I,II,V2 --out=one.npz
+    lvcg embed --record=ecg.npy --rate=500 --unit=uV --lead_names=I,II,V2 --out=one.npz
 
 Raw records may have any rate, length and leads; they go through the preprocessing of the
 checkpoint. A record that cannot be embedded is listed with the reason in OUT.failures.csv, and the
-work goes on. The same command writes the same bytes on every run: records are computed in order, in
-batches of one fixed shape. Without --checkpoint the weights that the package carries are used.
+others are embedded. The same command writes the same bytes on every run: records are computed in
+order, in batches of one fixed shape. Without --checkpoint the weights that the package carries are
+used.
 """
 
 import argparse
 from pathlib import Path
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, natural_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
@@ -56,18 +57,20 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         "--rows",
         choices=("window", "record"),
         default="window",
-        help="a row a window (default), or a record's mean",
+        help="one row per window (default), or per record: the mean of its windows",
     )
     add("--tokens", action="store_true", help="also store the beat tokens (.npz only)")
     add("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
     add(
         "--random_weights",
-        type=int,
+        type=natural_int,
         metavar="SEED",
         help="the control: the run's model with random weights",
     )
     add_shared(parser.add_argument_group("of --record"), "rate", "unit", "lead_names")
     args = parser.parse_args(argv)
+
+    # flags that go together, or do not
     given = [f"--{name}" for name in ("data", "wfdb", "record") if getattr(args, name) is not None]
     if len(given) != 1:
         raise InputError(
@@ -88,6 +91,8 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
+
+    # source and place of the table, checked before the model is loaded
     if args.data is not None:
         read_metadata(args.data)
     elif args.wfdb is not None:
@@ -95,12 +100,16 @@ def main(argv: list[str] | None = None) -> int:
     else:
         corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
     check_place(Path(args.out))
+
+    # the model
     checkpoint = weights.choose(args.checkpoint)
     if args.random_weights is None:
         model = LVCG.load(checkpoint, args.which)
     else:
         config = weights.config_of(checkpoint)
         model = LVCG.random(config, args.random_weights, ShardSet(args.data, "train"))
+
+    # the table, and the list of what has no row in it
     failures: list[Failure] = []
     options = {"leads": args.leads, "rows": args.rows, "tokens": args.tokens, "failures": failures}
     try:
@@ -113,13 +122,11 @@ def main(argv: list[str] | None = None) -> int:
         listed = write_failures(args.out, failures)
     parts = " + ".join(f"{name} {size}" for name, size in table.parts.items())
     rows = f"{len(table.record_id)} rows of {len(set(table.record_id.tolist()))} records"
-    print(
-        f"{rows}, {table.embedding.shape[1]} numbers each ({parts}), from {model.checkpoint}: {args.out}"
-    )
+    numbers = f"{table.embedding.shape[1]} numbers each ({parts})"
+    print(f"{rows}, {numbers}, from {model.checkpoint}: {args.out}")
     if listed:
-        print(
-            f"{len({failure.record_id for failure in failures})} records failed in whole or in part: see {listed}"
-        )
+        count = len({failure.record_id for failure in failures})
+        print(f"{count} records failed in whole or in part: see {listed}")
     return 0
 
 

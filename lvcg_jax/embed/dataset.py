@@ -30,11 +30,16 @@ def embed_dataset(
     limit: int | None = None,
     **options,
 ) -> Table:
-    """The embedding table of these splits of a data set (default: all); options: those of
-    `embed_table`.
+    """The embedding table of a data set.
 
-    What cannot be embedded goes to `failures`; without such a list it is an error. At most `limit`
-    windows of each split, drawn by patient as `list_entries` does.
+    Args:
+      model: that embeds.
+      data: the dataset directory.
+      splits: of the data set; default all.
+      failures: a list for what cannot be embedded; without one that is an error.
+      progress: show a progress bar.
+      limit: at most so many windows of each split, chosen as `list_entries` does.
+      **options: `leads`, `rows` and `tokens` of `embed_table`.
     """
     metadata, found = read_metadata(data), [] if failures is None else failures
     sets = [ShardSet(data, split) for split in splits or metadata["splits"]]
@@ -61,8 +66,7 @@ def embed_corpus(
     progress: bool = True,
     **options,
 ) -> Table:
-    """The embedding table of raw records, of all windows of each; arguments as for
-    embed_dataset."""
+    """The embedding table of all windows of raw records; arguments as for `embed_dataset`."""
     found = [] if failures is None else failures
     with progress_bar(total=len(corpus.refs), unit="rec", disable=not progress) as bar:
         windows = corpus_windows(corpus, model.preprocess, found, bar.update)
@@ -79,10 +83,16 @@ def embed_table(
     rows: str = "window",
     tokens: bool = False,
 ) -> Table:
-    """The table of these windows.
+    """The embedding table of windows.
 
-    `leads` hides all others from the model (beats stay where all leads put them); `rows` is
-    'window' or 'record' (see table.record_rows); `tokens` also keeps the beat tokens.
+    Args:
+      model: that embeds.
+      windows: see lvcg_jax/data/windows.py.
+      tasks: class names of each labelling task.
+      failures: a list to which windows without a visible lead are added.
+      leads: that the model may see; beats are still those found with all leads.
+      rows: 'window', or 'record' for one row per record (see table.record_rows).
+      tokens: also keep the beat tokens.
     """
     if leads:
         windows = show_only(windows, leads, failures)
@@ -130,7 +140,7 @@ def file_corpus(path: str, rate: float | None, unit: str | None, leads: str | No
 
 
 def write_failures(out: str, failures: list[Failure]) -> str | None:
-    """OUT.failures.csv, or none if nothing failed; returns its name."""
+    """Writes OUT.failures.csv and returns its name; None, and no such file, if nothing failed."""
     path = Path(f"{out}.failures.csv")
     if not failures:
         path.unlink(missing_ok=True)
@@ -145,8 +155,8 @@ def write_failures(out: str, failures: list[Failure]) -> str | None:
 
 
 def check_place(out: Path) -> None:
-    """Makes the folder of a table to be written, so that nobody learns only after the work that it
-    cannot be."""
+    """Makes the folder of a table, so that a place that cannot be written is found before the work
+    and not after it."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

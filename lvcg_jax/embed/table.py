@@ -32,13 +32,13 @@ _HEADER = b"lvcg_embeddings"  # key of our JSON in a parquet file's metadata
 
 @dataclass
 class Table:
-    """Embeddings as saved in one file; `keys` name the rows (record id, with '#window' if
-    given)."""
+    """Embeddings as saved in one file. `keys` name the rows: the record id, and '#window' if there
+    are windows."""
 
     record_id: np.ndarray  # [m] str
     patient_id: np.ndarray  # [m] str
     split: np.ndarray  # [m] str
-    # per row {task: class names}; an absent task means not labelled for it
+    # per row {task: class names}; a task that is absent has not been labelled
     labels: list[dict[str, list[str]]]
     embedding: np.ndarray  # [m,d] float32
     parts: dict[str, int] = field(default_factory=dict)  # part name -> size, in column order
@@ -112,18 +112,20 @@ def beat_weighted_mean(rows: np.ndarray, num_beats: np.ndarray) -> np.ndarray:
 
 
 def record_rows(table: Table) -> Table:
-    """One row a record: the mean of its windows weighted by beats, with window -1.
+    """One row per record: the mean of its windows weighted by beats, with window -1.
 
-    Beats are added up; `leads` are those visible in every window; rank, condition and gain those of
-    the worst window; `start_seconds` is that of the first; a defect that not all windows have is
-    written 'w2:gap:V3:40', as in a ledger.
+    Beats are added up; `leads` are those visible in every window; rank, condition and gain are
+    those of the worst window; `start_seconds` is that of the first; a defect that not all windows
+    have is written 'w2:gap:V3:40', as in a ledger.
     """
+    # the windows of a record stand one after another
     first = [
         i for i, name in enumerate(table.record_id) if i == 0 or name != table.record_id[i - 1]
     ]
     groups = [slice(a, b) for a, b in zip(first, [*first[1:], len(table.record_id)], strict=True)]
+
+    # further columns: how those of several windows become one; of all others the smallest counts
     beats = table.extra["num_beats"]
-    # others: the smallest
     combine: dict[str, Callable] = {
         "num_beats": np.sum,
         "condition": np.max,
@@ -167,7 +169,7 @@ def _defects(cells: np.ndarray, windows: np.ndarray) -> str:
 
 
 def check_ending(path: str | Path) -> str:
-    """The ending of an embeddings file, if it is one."""
+    """The ending of an embeddings file; an InputError if it is none of ENDINGS."""
     suffix = Path(path).suffix
     if suffix not in ENDINGS:
         raise InputError(f"{path}: an embeddings file ends in {' or '.join(ENDINGS)}")
@@ -175,8 +177,8 @@ def check_ending(path: str | Path) -> str:
 
 
 def save_table(path: str | Path, table: Table) -> None:
-    """Writes the file that `load_table` reads, whole or not at all; the same table gives the same
-    bytes."""
+    """Writes the file that `load_table` reads, in whole or not at all; the same table gives the
+    same bytes."""
     suffix = check_ending(path)
     try:
         with whole_file(path) as temporary, open(temporary, "wb") as file:
@@ -237,8 +239,7 @@ def _save_parquet(file: BinaryIO, table: Table) -> None:
 
 
 def load_table(path: str | Path) -> Table:
-    """Reads an embeddings file and checks that it is one: keys, lengths, finite numbers, no row
-    twice."""
+    """Reads an embeddings file, and checks it: keys, lengths, finite numbers, no row twice."""
     read = _load_npz if check_ending(path) == ".npz" else _load_parquet
     try:
         table = read(path)
@@ -246,7 +247,7 @@ def load_table(path: str | Path) -> Table:
         raise
     except FileNotFoundError:
         raise InputError(f"{path}: no such embeddings file; write one with lvcg embed") from None
-    # numpy, zipfile, zlib and pyarrow each have their own ways to say "damaged"
+    # numpy, zipfile, zlib and pyarrow each have errors of their own for a damaged file
     except Exception as error:
         what = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
         raise InputError(
@@ -254,9 +255,8 @@ def load_table(path: str | Path) -> Table:
         ) from None
     names, counts = np.unique(table.keys, return_counts=True)
     if counts.max() > 1:
-        raise InputError(
-            f"{path}: {list_some(names[counts > 1])} occurs more than once; each row needs its own id"
-        )
+        twice = list_some(names[counts > 1])
+        raise InputError(f"{path}: {twice} occurs more than once; each row needs its own id")
     bad = ~np.isfinite(table.embedding).all(1)
     if bad.any():
         raise InputError(
@@ -277,7 +277,8 @@ def _load_npz(path: str | Path) -> Table:
     wrong = [key for key in TABLE_KEYS if data[key].shape[:1] != (rows,)]
     if wrong or data["embedding"].ndim != 2 or not rows:
         raise InputError(
-            f"{path}: {', '.join(wrong) or 'embedding'} does not have one row for each of {rows} records"
+            f"{path}: {', '.join(wrong) or 'embedding'} does not have one row for each of {rows}"
+            " records"
         )
     try:
         labels = [json.loads(str(text)) for text in data["labels"]]
@@ -315,7 +316,8 @@ def _load_parquet(path: str | Path) -> Table:
         data = pq.read_table(file)
     if _HEADER not in (data.schema.metadata or {}) or not len(data):
         raise InputError(
-            f"{path} is not an embeddings file of this project: it has no rows or no {_HEADER.decode()}"
+            f"{path} is not an embeddings file of this project: it has no rows or no"
+            f" {_HEADER.decode()}"
         )
     header = json.loads(data.schema.metadata[_HEADER])
     names = list(header["parts"]) or ["embedding"]
@@ -344,7 +346,7 @@ def _load_parquet(path: str | Path) -> Table:
 
 
 def take_rows(table: Table, chosen: np.ndarray) -> Table:
-    """The rows of a table that a mask [m] or indices choose; beat tokens do not come with them."""
+    """The rows of a table that a mask [m] or indices choose, without beat tokens."""
     chosen = np.arange(len(table.record_id))[chosen]
     columns = {
         name: getattr(table, name)[chosen]
@@ -361,30 +363,30 @@ def take_rows(table: Table, chosen: np.ndarray) -> Table:
 
 
 def keep_test_rows(table: Table, keys: Sequence[str]) -> tuple[Table, np.ndarray]:
-    """The table with these of its test rows only, in this order and after all other rows, and their
-    numbers [t]."""
-    row_of, others = (
-        {key: i for i, key in enumerate(table.keys)},
-        np.flatnonzero(table.split != "test"),
-    )
+    """The table with only these of its test rows, in this order and after all other rows; and the
+    numbers [t] of the test rows."""
+    row_of = {key: i for i, key in enumerate(table.keys)}
+    others = np.flatnonzero(table.split != "test")
     test = np.array([row_of[key] for key in keys], int)
     return take_rows(table, np.concatenate([others, test])), len(others) + np.arange(len(test))
 
 
 def align_features(table: Table, other: Table, name: str) -> np.ndarray:
-    """The other table's embedding in the row order of the first; the two must describe the same
-    labelled records."""
+    """The other table's embedding in the row order of the first; an InputError unless both describe
+    the same labelled records."""
+    # the same rows
     position = {key: i for i, key in enumerate(other.keys)}
     mine = table.keys
     absent, extra = [k for k in mine if k not in position], sorted(set(position) - set(mine))
     if absent or extra:
-        where = [f"{list_some(absent)} missing from it"] * bool(absent) + [
-            f"{list_some(extra)} only in it"
-        ] * bool(extra)
+        where = [f"{list_some(absent)} missing from it"] if absent else []
+        where += [f"{list_some(extra)} only in it"] if extra else []
         raise InputError(
             f"control '{name}' covers other records: {', '.join(where)}; embed the same data set"
         )
     order = np.array([position[key] for key in mine])
+
+    # the same patients, splits and labels
     for what in ("patient_id", "split"):
         differ = getattr(table, what) != getattr(other, what)[order]
         if differ.any():

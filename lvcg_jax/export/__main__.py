@@ -2,12 +2,18 @@
 
     lvcg export --checkpoint=RUN --out=model.stablehlo
 
-Beside it: model.json (inputs, outputs, preprocessing, lead order, checkpoint) and model.md, a model card that shows how
-to call it. Without --checkpoint the weights that the package carries are exported. The function takes beats as
-data_prep.ecg.preprocess makes them, for any number of records b at once:
-    beats [b,n,12,P] float32   normalised     num_beats [b] int32   how many of the n slots are filled
-    length [b,n] int32         samples        lead_mask [b] int32   bit i: LEADS[i] may be seen
-    complete [b,n] bool        R to R         scale [b,12] float32  mV of one normalised unit of each lead
+Beside it are model.json (inputs, outputs, preprocessing, lead order, checkpoint) and model.md, a
+model card that shows how to call it. Without --checkpoint the weights that the package carries are
+exported. The function takes beats as data_prep.ecg.preprocess makes them, for any number of records
+b at once:
+
+    beats      [b,n,12,P] float32   normalised samples
+    length     [b,n] int32          samples of each interval
+    complete   [b,n] bool           is it a whole interval from R peak to R peak?
+    num_beats  [b] int32            how many of the n slots are filled
+    lead_mask  [b] int32            bit i: LEADS[i] may be seen
+    scale      [b,12] float32       mV of one normalised unit of each lead
+
 and gives a dict of the parts of the embedding: structure, dynamics and rhythm, each [b,.] float32.
 """
 
@@ -66,7 +72,7 @@ def input_shapes(embedder: LVCG, b) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def export_embedder(embedder: LVCG, platforms: Sequence[str]) -> export.Exported:
-    """The embedding function with its weights, for any number of records, lowered for these
+    """The embedding function with its weights for any number of records, lowered for these
     platforms."""
     (b,) = export.symbolic_shape("b")
     shapes = input_shapes(embedder, b)
@@ -120,10 +126,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
     parser.add_argument("--out", required=True, help="file to write, ending in .stablehlo")
     parser.add_argument(
-        "--platforms", default="cpu,cuda,tpu", help="where it shall run (default cpu,cuda,tpu)"
+        "--platforms", default="cpu,cuda,tpu", help="where it will run (default cpu,cuda,tpu)"
     )
     parser.add_argument("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
     args = parser.parse_args(argv)
+
+    # mistakes are told before anything is loaded
     platforms, out = parse_platforms(args.platforms), Path(args.out)
     if out.suffix != ".stablehlo":
         raise InputError(f"--out={out} must end in .stablehlo")
@@ -134,6 +142,8 @@ def main(argv: list[str] | None = None) -> int:
 
     exported = export_embedder(embedder, platforms)
     data = bytes(exported.serialize())
+
+    # the file itself, its facts, and the model card
     facts = describe(embedder, exported, data, out.name)
     write_whole(out, data)
     write_whole(out.with_suffix(".json"), json.dumps(facts, indent=2) + "\n")

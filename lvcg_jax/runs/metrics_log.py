@@ -1,4 +1,4 @@
-"""Numbers of a run as JSON lines and TensorBoard events, and the curves they make."""
+"""The numbers of a run as JSON lines and TensorBoard events, and their curves."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ class MetricsLog:
         self._events.write(Event(wall_time=time.time(), **fields).SerializeToString())
 
     def write(self, step: int, kind: str, values: dict[str, float]) -> None:
-        """One row: the step, whether it is of training or validation, and its numbers."""
+        """Writes one row: the step, 'train' or 'validation', and the numbers."""
         values = {name: float(value) for name, value in values.items()}
         points = [
             Summary.Value(tag=f"{kind}/{name}", simple_value=value)
@@ -74,10 +74,11 @@ class MetricsLog:
                 write_whole(self.workdir / file.relative_to(folder).as_posix(), file.read_bytes())
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it was told when it was written
+        """Closes the files. What could not be written was told by `write` and `upload`."""
+        with contextlib.suppress(OSError):
             self._file.close()
             self._events.close()
-        with contextlib.suppress(InputError):  # the same
+        with contextlib.suppress(InputError):
             self.upload()
         if self._scratch:
             self._scratch.cleanup()
@@ -96,11 +97,12 @@ def read_metrics(workdir: Path) -> list[dict]:
 
 
 def curves_of(records: Sequence[dict]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """{name: {'train' or 'validation': [(step, value), ...]}} of the rows of a metrics file, in
-    their order.
+    """The curves of the rows of a metrics file: {name: {'train' or 'validation': points}}, with
+    points (step, value) in the order of the rows.
 
-    A row holds `step` and numbers; names that start with 'val', 'valid', 'validation', 'train' and
-    '/', '_' or '.' belong to that split, others to the row's `kind` or `split` (else training).
+    A row holds `step` and numbers. A name that starts with 'train', 'val', 'valid' or 'validation'
+    and one of '/', '_' and '.' belongs to that split, any other to the row's `kind` or `split`, or
+    else to training.
     """
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for record in records:

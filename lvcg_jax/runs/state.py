@@ -10,8 +10,7 @@ import optax
 
 from data_prep.base.errors import InputError
 
-# Top-level parameter groups that no objective reaches, and that one without a rhythm term does not
-# reach.
+# Top-level parameter groups that no loss term reaches, and those that only the rhythm term reaches.
 ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm")
 FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)
 
@@ -34,8 +33,8 @@ class TrainState:
 
 
 def make_schedule(config) -> optax.Schedule:
-    """Linear warm-up, full at step `warmup_steps`, then cosine to zero at the last step, or
-    constant."""
+    """Linear warm-up to the full rate at step `warmup_steps`, then cosine to zero at the last step,
+    or constant."""
     optim, steps = config.optim, config.train.steps
     warmup = min(optim.warmup_steps, steps)
 
@@ -55,8 +54,8 @@ def decay_mask(params):
 
 
 def trained_labels(params, config):
-    """'train' or 'frozen' for each parameter: what the objective does not reach is outside the
-    optimiser altogether."""
+    """'train' or 'frozen' for each parameter. The optimiser leaves frozen ones, which no loss term
+    reaches, as they are."""
     frozen = ALWAYS_FROZEN + (() if config.loss.lambda_rhythm > 0 else FROZEN_WITHOUT_RHYTHM_LOSS)
     return jax.tree.map_with_path(
         lambda path, _: "frozen" if path[0].key in frozen else "train", params
@@ -64,8 +63,8 @@ def trained_labels(params, config):
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
-    """AdamW with clipping by global norm over the trained parameters; decay on kernels, or on all
-    of them."""
+    """AdamW with clipping by the global norm of the trained parameters; weight decay on kernels, or
+    on all of them."""
     optim = config.optim
     train = optax.chain(
         optax.clip_by_global_norm(optim.clip_norm),
@@ -84,8 +83,8 @@ def make_optimizer(config) -> optax.GradientTransformation:
 
 
 def create_state(config, model, tx, batch, max_beats: int, seed) -> TrainState:
-    """A fresh state from a seed; under jit with output shardings its parameters are born
-    sharded."""
+    """A fresh state from a seed; under jit with output shardings its parameters are made where they
+    live."""
     variables = model.init(jax.random.key(seed), batch, batch["lead_mask"], None, max_beats)
     params = variables["params"]
     return TrainState(
@@ -99,8 +98,8 @@ def create_state(config, model, tx, batch, max_beats: int, seed) -> TrainState:
 
 
 def take_weights(state: TrainState, variables) -> tuple[TrainState, list[str]]:
-    """The state with these parameters and norm statistics where names and shapes agree, and the
-    names that do not."""
+    """The state with these parameters and norm statistics wherever names and shapes agree, and the
+    names of those that stay as they are."""
     new = []
 
     def take(path, mine, given):
@@ -117,7 +116,8 @@ def take_weights(state: TrainState, variables) -> tuple[TrainState, list[str]]:
     params = merge(state.params, variables["params"])
     if len(new) == len(jax.tree.leaves(params)):
         raise InputError(
-            "train.start_from: no parameter of that run has the name and shape of one of this config"
+            "train.start_from: no parameter of that run has the name and shape of one of this"
+            " config"
         )
     batch_stats = merge(state.batch_stats, variables.get("batch_stats", {}))
     ema = jax.tree.map(jnp.copy, params) if state.ema_params else {}

@@ -1,4 +1,4 @@
-"""Trained weights, wherever they are: in a run directory, or in the package."""
+"""Trained weights of a run directory, or of the package."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from lvcg_jax.data.packing import silent_batch
 from lvcg_jax.runs import weights
 
 WHICH = ("lowest", "latest")  # of a run's checkpoints: lowest validation loss, or the newest
-WHICH_HELP = "checkpoint of the run: of lowest validation loss (default), or the latest"
+WHICH_HELP = "checkpoint of the run: the one of lowest validation loss (default), or the latest"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Trained:
 
 
 def load_trained(checkpoint: str | Path, which: str = "lowest") -> Trained:
-    """The weights of a run directory, or packaged ones by name; an existing directory goes
+    """The weights of a run directory, or packaged ones by name; a directory of that name goes
     first."""
     if which not in WHICH:
         raise InputError(f"which checkpoint is '{which}': choose {' or '.join(WHICH)}")
@@ -45,7 +45,8 @@ def _packaged(name: str, which: str) -> Trained:
     found = weights.load(name)
     if which != "lowest":
         raise InputError(
-            f"--which={which} is for run directories: of the packaged weights '{name}' there is one checkpoint only"
+            f"--which={which} is for run directories: of the packaged weights '{name}' there is"
+            " one checkpoint only"
         )
     return Trained(
         found.config, jax.device_put(found.variables, _first_device()), name, found.facts
@@ -53,7 +54,7 @@ def _packaged(name: str, which: str) -> Trained:
 
 
 def _of_run(run: Path, which: str) -> Trained:
-    # late: orbax takes a second, packaged weights do without
+    # imported late: Orbax takes a second, and packaged weights do without
     from lvcg_jax.runs.checkpoint import Checkpoints, DamagedCheckpoint
 
     config = load_config(run / "config.json")
@@ -61,7 +62,8 @@ def _of_run(run: Path, which: str) -> Trained:
         abstract = jax.eval_shape(partial(fresh_state, config), 0)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{run / 'config.json'} is not the config of a model of this version ({first_line(error)})"
+            f"{run / 'config.json'} is not the config of a model of this version"
+            f" ({first_line(error)})"
         ) from None
     here = _first_device()
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
@@ -83,7 +85,7 @@ def _of_run(run: Path, which: str) -> Trained:
 
 def fresh_state(config: ConfigDict, seed):
     """A train state as initialised from a seed, on a batch of one empty record."""
-    # late, as this is not for inference: optax
+    # imported late: optax is not needed for inference
     from lvcg_jax.runs.state import create_state, make_optimizer
 
     preprocess = make_preprocess(config)

@@ -1,8 +1,10 @@
 """Weights that the package carries, by name: LVCG.load("paper") works offline, right after the
 installation.
 
-    PACKAGED/NAME.safetensors   weights and norm statistics, half precision where that keeps their size
-             NAME.json          config, preprocessing, step and facts of the training run, checksum of the weights
+    PACKAGED/NAME.safetensors   weights and norm statistics, in half precision where that is exact
+                                enough (see `halve`)
+             NAME.json          config, preprocessing, step and facts of the training run, checksum
+                                of the weights
              NAME.md            model card
 
 `lvcg package_weights` makes them from a run directory. Wherever a checkpoint is asked for, an
@@ -30,13 +32,15 @@ from lvcg_jax.config.files import as_tuples, load_config
 PACKAGED = Path(__file__).resolve().parent / "packaged"
 DEFAULTS = ("best", "paper")  # what commands use without --checkpoint: the first that is packaged
 FORMAT = 1  # of NAME.json
-LARGEST_ERROR = 1e-3  # relative; what half precision would change by more stays float32
-CHECKPOINT_HELP = f"run directory of lvcg_jax.train, or packaged weights by name (default {', or '.join(DEFAULTS)})"
+LARGEST_ERROR = 1e-3  # relative; an array that half precision changes by more stays float32
+CHECKPOINT_HELP = (
+    f"run directory of lvcg train, or packaged weights by name (default {', or '.join(DEFAULTS)})"
+)
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """What inference needs of packaged weights."""
+    """Packaged weights, as far as inference needs them."""
 
     config: ConfigDict
     variables: dict  # float32: params, batch_stats
@@ -44,7 +48,7 @@ class Packaged:
 
 
 def names() -> list[str]:
-    """The packaged weights."""
+    """The names of the packaged weights."""
     return sorted(
         {path.stem for path in PACKAGED.glob("*") if path.suffix in (".safetensors", ".json")}
     )
@@ -56,14 +60,15 @@ def is_packaged(checkpoint: str | Path) -> bool:
 
 
 def choose(checkpoint: str | Path | None, otherwise: str = "") -> str | Path:
-    """The --checkpoint of a command, or else the first of DEFAULTS, which is then said; `otherwise`
-    ends the error."""
+    """The --checkpoint of a command, or else the first of DEFAULTS that is packaged, which is then
+    printed. `otherwise` ends the message if there is none."""
     if checkpoint is not None:
         return checkpoint
     name = next((name for name in DEFAULTS if name in names()), None)
     if name is None:
         raise InputError(
-            f"no weights '{DEFAULTS[0]}' are packaged: give --checkpoint=RUN, a run directory{otherwise}"
+            f"no weights '{DEFAULTS[0]}' are packaged: give --checkpoint=RUN, a run"
+            f" directory{otherwise}"
         )
     kind = "packaged weights" if is_packaged(name) else "run directory"
     print(f"no --checkpoint given: the {kind} '{name}'")
@@ -77,8 +82,8 @@ def load(name: str) -> Packaged:
         there = f"packaged are {', '.join(names())}" if names() else "none are packaged"
         hint = f"did you mean {near[0]}? {there}" if near else there
         raise InputError(
-            f"no run directory {name}, and no packaged weights of that name ({hint}): give the --workdir of a training"
-            " run, or the name of packaged weights"
+            f"no run directory {name}, and no packaged weights of that name ({hint}): give the"
+            " --workdir of a training run, or the name of packaged weights"
         )
     facts, path = read_facts(name), PACKAGED / f"{name}.safetensors"
     try:
@@ -90,8 +95,8 @@ def load(name: str) -> Packaged:
     config = ConfigDict(as_tuples(facts["config"]))
     if make_preprocess(config).hash() != facts["preprocess_hash"]:
         raise InputError(
-            f"{path} was trained with preprocessing {facts['preprocess_hash']}, which this version of the code does not"
-            " do: install the version of lvcg-jax that the weights came with"
+            f"{path} was trained with preprocessing {facts['preprocess_hash']}, which this version"
+            " of the code does not do: install the version of lvcg-jax that the weights came with"
         )
     return Packaged(config, from_bytes(data), facts)
 
@@ -128,10 +133,10 @@ def config_of(checkpoint: str | Path) -> ConfigDict:
 
 
 def halve(x: np.ndarray) -> np.ndarray:
-    """x as float16, or as it is where that would not keep its size.
+    """x as float16, or unchanged where that would change it by more than LARGEST_ERROR.
 
-    The error is relative to the whole of a matrix or kernel, in which small elements matter little,
-    and to each element of a vector, as norm statistics and scales act one by one.
+    The error of a matrix or kernel is relative to its norm, as small elements matter little in it.
+    That of a vector is relative to each element, as norm statistics and scales act one by one.
     """
     if x.dtype != np.float32:
         return x

@@ -1,6 +1,6 @@
 """Pre-training.
 
-    python -m lvcg_jax.train --config=configs/pretrain.py [--workdir=DIR] [--config.data.dir=SHARDS]
+    lvcg train --config=configs/pretrain.py [--workdir=DIR] [--config.data.dir=SHARDS]
 
 The same command continues a run that was stopped or killed. SIGTERM saves a checkpoint and ends
 with exit code 0. Without --workdir the run goes to a folder of `runs` that is named after the
@@ -15,6 +15,7 @@ from ml_collections import config_flags
 
 from data_prep.base.command import run_command
 from data_prep.base.errors import InputError
+from data_prep.base.words import first_line
 from lvcg_jax.config.files import find_config
 from lvcg_jax.train.loop import train_and_evaluate
 
@@ -26,31 +27,34 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
     "workdir",
     None,
-    "Run directory, a folder or gs://BUCKET/FOLDER; default: a folder of runs/ named after the config.",
+    "Run directory, a folder or gs://BUCKET/FOLDER; default: a folder of runs/ named after the"
+    " config.",
 )
 _CLUSTER = flags.DEFINE_boolean(
     "cluster",
     False,
-    "One of several processes that Slurm, MPI, GKE or a TPU pod started: JAX finds the others itself.",
+    "One of several processes that Slurm, MPI, GKE or a TPU pod started: JAX finds the others"
+    " itself.",
 )
 _COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "host:port of process 0, for a run of several processes."
 )
 _PROCESSES = flags.DEFINE_integer(
-    "processes", None, "Number of processes of the run (with --coordinator)."
+    "processes", None, "Number of processes of the run (with --coordinator).", lower_bound=1
 )
 _PROCESS = flags.DEFINE_integer(
-    "process", None, "Number of this process, from 0 (with --coordinator)."
+    "process", None, "Number of this process, from 0 (with --coordinator).", lower_bound=0
 )
 
 
 def join_processes() -> None:
-    """Meets the other processes of the run, if there are any; must come before anything else of
+    """Meets the other processes of the run, if there are any; must come before any other call of
     JAX."""
     named = [_COORDINATOR.value, _PROCESSES.value, _PROCESS.value]
     if _CLUSTER.value and any(value is not None for value in named):
         raise InputError(
-            "--cluster finds the processes itself: leave out --coordinator, --processes and --process"
+            "--cluster finds the processes itself: leave out --coordinator, --processes and"
+            " --process"
         )
     if any(value is not None for value in named):
         if None in named:
@@ -61,8 +65,9 @@ def join_processes() -> None:
             jax.distributed.initialize()
         except ValueError as error:
             raise InputError(
-                f"--cluster: no cluster environment found ({str(error).splitlines()[0]}): start the processes with"
-                " srun, mpirun or on a TPU pod, or name them with --coordinator, --processes and --process"
+                f"--cluster: no cluster environment found ({first_line(error)}): start the"
+                " processes with srun, mpirun or on a TPU pod, or name them with --coordinator,"
+                " --processes and --process"
             ) from None
 
 
@@ -74,7 +79,7 @@ def default_workdir(config: str) -> str:
 
 
 def start(argv: list[str]) -> int:
-    """What absl calls with the words that are no flags."""
+    """Trains; absl calls it with the words of the command line that are no flags."""
     if len(argv) > 1:
         raise InputError(f"unexpected argument '{argv[1]}': flags are written --name=value")
     if _CONFIG.value is None:
@@ -90,7 +95,7 @@ def start(argv: list[str]) -> int:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """absl's flags, with a mistake in a config or a field told in one line."""
+    """Reads absl's flags; an InputError for a mistake in a flag, a config or a field."""
     try:
         rest = flags.FLAGS([_with_found_config(word) for word in argv])
         if _CONFIG.value is not None:

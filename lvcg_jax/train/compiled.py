@@ -1,4 +1,4 @@
-"""Programs compiled and called so that a process holds little more memory than they need."""
+"""Compiling and calling programs so that the process holds little more memory than they need."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from data_prep.base.memory import KeptRoom, give_back_freed_memory
 def compile_program(function: Callable, *arguments) -> jax.stages.Compiled:
     """A jitted function compiled for its arguments, and not yet called.
 
-    Compiling a training step takes more than a gigabyte, and so does running it: neither finds the
-    other's there.
+    Compiling a training step takes more than a gigabyte, and so does running it. Freed memory is
+    given back before and after, so that the process never holds both.
     """
     give_back_freed_memory()
     program = function.lower(*arguments).compile()
@@ -22,7 +22,7 @@ def compile_program(function: Callable, *arguments) -> jax.stages.Compiled:
 class CompiledStep:
     """A jitted function of a state and a batch, compiled once for each shape of the batch.
 
-    On CPU the steps that share a room run one after another in the same memory.
+    On CPU, steps that share a room run one after another in the same memory.
     """
 
     def __init__(self, function: Callable, room: KeptRoom):
@@ -36,7 +36,7 @@ class CompiledStep:
         program = self._programs[shapes]
         if jax.default_backend() != "cpu":
             return program(state, batch)
-        # what is still being copied would make another thread run the step
+        # else another thread would run the step, when its arguments are there
         jax.block_until_ready((state, batch))
         with self._room.open(program.memory_analysis().temp_size_in_bytes):
             return program(state, batch)

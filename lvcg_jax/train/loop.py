@@ -1,4 +1,4 @@
-"""The training loop: data, model, checkpoint or fresh start, steps, validation, a clean end."""
+"""The training loop: data, model, checkpoint or fresh start, steps, validation, end."""
 
 import atexit
 import contextlib
@@ -63,21 +63,24 @@ def say(message: str) -> None:
 
 
 def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | None]:
-    """Training and validation shards; without data.dir a synthetic set is made in the run
+    """Training and validation shards; without data.dir a synthetic data set is made in the run
     directory."""
     directory = Path(config.data.dir) if config.data.dir else make_synthetic(config, workdir)
     preprocess = make_preprocess(config)
     train = ShardSet(directory, "train")
     train.require_preprocess(preprocess)
     if "validation" not in train.metadata["splits"]:
-        say(f"{directory} has no validation split: training goes on without validation")
+        say(f"{directory} has no validation split: training continues without validation")
         return train, None
     return train, ShardSet(directory, "validation")
 
 
 def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
-    """A synthetic data set in the run directory, made by the first process; if that is on object
-    storage, each process makes the same set in a scratch folder of its own."""
+    """A synthetic data set in the run directory, made by the first process.
+
+    If the run directory is on object storage, each process makes the same set in a scratch folder
+    of its own.
+    """
     from data_prep.corpora.corpus import open_corpus
     from data_prep.dataset.builder import build
     from data_prep.synthetic_heart.records import write_corpus
@@ -100,12 +103,11 @@ def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
 
 
 class Preemption:
-    """Has somebody asked this run to stop? SIGTERM to the process, or to any process of a
-    distributed run."""
+    """Whether the run was asked to stop, by SIGTERM to any of its processes."""
 
     def __init__(self):
         self._asked = False
-        # else jax's own notifier catches the signal, and all processes agree on a step
+        # with several, JAX's own notifier catches the signal, and all agree on a step
         if jax.process_count() == 1:
             self._previous = signal.signal(signal.SIGTERM, self._ask)
 
@@ -125,8 +127,8 @@ class Preemption:
 
 
 def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOrder) -> None:
-    """Stops with the step and the records whose loss is not a number; losses [a,g,r] in batch
-    order."""
+    """An InputError with the step and the records whose loss is not finite; losses [a,g,r] in the
+    order of the batch."""
     bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))
     if len(bad) == 0:
         return
@@ -139,8 +141,8 @@ def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOr
 
 
 def start_from(run: str, state: TrainState, shardings) -> TrainState:
-    """A fresh state with the weights of another run, or of packaged weights, wherever names and
-    shapes agree."""
+    """A fresh state with the weights of another run, or packaged ones, wherever names and shapes
+    agree."""
     given = load_trained(run)
     state, new = take_weights(state, given.variables)
     say(

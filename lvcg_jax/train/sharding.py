@@ -15,7 +15,8 @@ def make_mesh(config) -> Mesh:
     devices = jax.device_count()
     if devices % config.mesh.model:
         raise InputError(
-            f"{devices} devices cannot be split into groups of mesh.model={config.mesh.model}"
+            f"{devices} devices cannot be split into groups of mesh.model={config.mesh.model}:"
+            " choose a divisor"
         )
     shape = (devices // config.mesh.model, config.mesh.model)
     return jax.make_mesh(shape, ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
@@ -26,14 +27,13 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """For batch arrays [a,g,...]: micro-batch, then group; a group stays on one device of the data
-    axis."""
+    """For batch arrays [a,g,...]: each group is on one device of the data axis."""
     return NamedSharding(mesh, PartitionSpec(None, "data"))
 
 
 def state_sharding(mesh: Mesh, abstract_state, config):
-    """Shardings of a train state: large arrays are spread over the axis the config names, the rest
-    is replicated."""
+    """Shardings of a train state: large arrays are spread over the axis that the config names, the
+    others are replicated."""
     axis, smallest = config.mesh.shard_parameters, config.mesh.shard_min_size
     if axis not in ("none", "data", "model"):
         raise InputError(f"mesh.shard_parameters is '{axis}': choose none, data or model")

@@ -19,8 +19,8 @@ VALIDATION_STREAM = 0xFFFF7A11  # keys the fixed validation views apart from the
 def make_train_step(
     model, tx, config, subsets: np.ndarray, max_beats: int, mesh, state_shardings
 ) -> Callable:
-    """(state, batch [a,g,...]) -> (state, metrics, loss of each record [a,g,r]); the state is
-    donated."""
+    """The function (state, batch [a,g,...]) -> (state, metrics, loss of each record [a,g,r]); it
+    donates the state."""
     schedule = make_schedule(config)
 
     def loss_of_view(params, batch_stats, batch, key):
@@ -51,11 +51,15 @@ def make_train_step(
             terms.append(record_terms)
         gradient = jax.tree.map(lambda *g: sum(g) / config.optim.accumulate, *gradients)
         terms = jax.tree.map(lambda *t: jnp.stack(t), *terms)
+
+        # Update of the parameters, and of their moving average.
         updates, opt_state = tx.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = state.ema_params
         if config.optim.ema_decay:
             ema = optax.incremental_update(params, ema, 1.0 - config.optim.ema_decay)
+
+        # What is logged.
         valid = batch["num_beats"] > 0
         metrics = {
             **{name: masked_mean(terms[name], valid) for name in ("loss", *TERMS) if name in terms},
@@ -86,8 +90,8 @@ def _r2(terms, valid, name: str) -> jax.Array:
 def make_validation_step(
     model, config, subsets: np.ndarray, max_beats: int, mesh, state_shardings
 ) -> Callable:
-    """(state, batch) -> sums over the batch's records of each term and power, and their number;
-    views are fixed."""
+    """The function (state, batch [1,g,...]) -> sums of each term and power over the records of the
+    batch, and the number of records. Views are the same every time."""
 
     def step(state: TrainState, batch):
         batch = jax.tree.map(lambda x: x[0], batch)
@@ -107,7 +111,7 @@ def make_validation_step(
 
 
 def summarise_validation(sums: list[dict]) -> dict[str, float]:
-    """Batch sums -> means over all records, and R2 of the two reconstructions."""
+    """Means over all records from the sums of the batches, and R2 of the two reconstructions."""
     total = {name: float(sum(float(s[name]) for s in sums)) for name in sums[0]}
     records = max(total.pop("records"), 1.0)
     r2 = {

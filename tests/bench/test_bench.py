@@ -18,6 +18,7 @@ from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.bench import __main__ as bench_door
 from lvcg_jax.bench import plain_model
+from lvcg_jax.bench.records import MEAN_BEATS, RandomRecords
 from lvcg_jax.bench.timing import Program, take_turns
 from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.data.batches import BatchMaker
@@ -31,8 +32,10 @@ from lvcg_jax.model.flops import (
 from lvcg_jax.runs import weights
 
 TINY = "from helpers.packed_batch import tiny_config as get_config\n"
-SPEED = {"records_per_second", "seconds", "seconds_min", "beats", "slots", "padding_share", "gflop", "share_of_peak",
-         "compile_seconds", "process_memory_gib", "program_memory_gib"}  # fmt: skip
+SPEED = {
+    "records_per_second", "seconds", "seconds_min", "beats", "slots", "padding_share", "gflop",
+    "share_of_peak", "compile_seconds", "process_memory_gib", "program_memory_gib",
+}  # fmt: skip
 
 
 def _lines(*flags):
@@ -192,9 +195,9 @@ def test_real_shards_are_measured_when_given(shards_dir):
 
 def test_made_up_records_have_ptbxl_beat_counts_and_pack_with_little_padding():
     config = get_config("paper")
-    records = bench_door.RandomRecords(make_preprocess(config))
+    records = RandomRecords(make_preprocess(config))
     assert records.counts.min() >= 6 and records.counts.max() == 20
-    assert records.counts.mean() == pytest.approx(bench_door.MEAN_BEATS, abs=0.15)
+    assert records.counts.mean() == pytest.approx(MEAN_BEATS, abs=0.15)
     batch = BatchMaker(records, 1, 1, [0], True)(np.arange(64))
     assert batch["num_beats"].sum() == records.counts[:64].sum()
     assert 1 - batch["num_beats"].sum() / batch["length"].size < 0.1
@@ -218,7 +221,8 @@ def test_mistakes_are_told(folder, tmp_path, shards_dir):
     )
     tiny = f"--config={folder / 'tiny.py'}"
     for flags, words in (
-        ([tiny, "--repeats=0"], "--repeats must be 1 or more"),
+        ([tiny, "--repeats=0"], "--repeats: '0' is not a whole number of 1 or more"),
+        ([tiny, "--records=4"], "--records=4: give 5 or more"),
         ([tiny, "--sizes=big"], "whole numbers"),
         ([f"--config={tmp_path / 'none.py'}"], "no config file"),
         ([tiny, f"--data={tmp_path}"], str(tmp_path)),
@@ -227,7 +231,8 @@ def test_mistakes_are_told(folder, tmp_path, shards_dir):
         with pytest.raises(InputError, match=words):
             bench_door.main(flags)
     (tmp_path / "learnable.py").write_text(
-        f"{TINY}make = get_config\ndef get_config():\n    c = make()\n    c.geometry.learnable = True\n    return c\n"
+        f"{TINY}make = get_config\ndef get_config():\n    c = make()\n"
+        "    c.geometry.learnable = True\n    return c\n"
     )
     with pytest.raises(InputError, match="learnable"):
         bench_door.main([f"--config={tmp_path / 'learnable.py'}", "--baseline"])

@@ -9,13 +9,19 @@ from data_prep.base.errors import InputError
 from lvcg_jax.bench import scaling
 from lvcg_jax.bench.scaling import Chip, Collective, read_collectives, weak_scaling
 
-HLO = """
-  %fusion.1 = f32[3,4]{1,0} fusion(f32[3,4]{1,0} %p), kind=kLoop
-  %all-reduce.1 = (f32[100]{0}, bf16[2,50]{1,0}) all-reduce(%a, %b), replica_groups=[2,4]<=[8], to_apply=%add
-  %all-reduce-start.2 = f32[] all-reduce-start(%c), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add
-  %all-gather.3 = f32[8,10]{1,0} all-gather(f32[1,10]{1,0} %d), replica_groups={{0,1},{2,3}}, dimensions={0}
-  %reduce-scatter.4 = f32[5]{0} reduce-scatter(f32[20]{0} %e), replica_groups=mesh['a'=4,'b'=2] {'a'}, dimensions={0}
-"""
+HLO = "\n".join(
+    (
+        "  %fusion.1 = f32[3,4]{1,0} fusion(f32[3,4]{1,0} %p), kind=kLoop",
+        "  %all-reduce.1 = (f32[100]{0}, bf16[2,50]{1,0}) all-reduce(%a, %b),"
+        " replica_groups=[2,4]<=[8], to_apply=%add",
+        "  %all-reduce-start.2 = f32[] all-reduce-start(%c),"
+        " replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add",
+        "  %all-gather.3 = f32[8,10]{1,0} all-gather(f32[1,10]{1,0} %d),"
+        " replica_groups={{0,1},{2,3}}, dimensions={0}",
+        "  %reduce-scatter.4 = f32[5]{0} reduce-scatter(f32[20]{0} %e),"
+        " replica_groups=mesh['a'=4,'b'=2] {'a'}, dimensions={0}",
+    )
+)
 
 
 def test_collectives_are_read_with_their_bytes_and_devices():
@@ -65,6 +71,11 @@ def test_the_gradient_is_reduced_once():
 
 
 def test_mistakes_are_told():
-    assert_one_line_error(run("lvcg_jax.bench.scaling", "--devices=0"), "--devices must be above 0")
+    assert_one_line_error(
+        run("lvcg_jax.bench.scaling", "--devices=0"), "--devices: '0' is not a whole number"
+    )
+    for flag, words in (("--tflops=0", "--tflops: '0' is not"), ("--latency_us=-1", "0 or more")):
+        with pytest.raises(InputError, match=words):
+            scaling.main([flag])
     with pytest.raises(InputError, match="invalid choice: 'everywhere'"):
         scaling.main(["--shard_parameters=everywhere"])

@@ -165,7 +165,8 @@ NOISE = np.random.default_rng(0).normal(size=(5000, 12)).astype(np.float32)
     [
         (
             dict(signal=NOISE.T),
-            r"shape \(12, 5000\) and 12 leads are named: signal must be \[samples, leads\].*signal.T",
+            r"shape \(12, 5000\) and 12 leads are named: signal must be \[samples, leads\]"
+            r".*signal.T",
         ),
         (dict(leads=["I", "II"]), r"signal must be \[samples, leads\]"),
         (dict(leads=[*LEADS[:-1], "V9"]), "unknown lead 'V9': did you mean V"),
@@ -224,7 +225,10 @@ def test_diverged_weights_are_an_error_not_a_table_of_nan(model, record):
 
 
 def test_importing_the_package_is_light():
-    code = "import sys, lvcg_jax; assert 'jax' not in sys.modules and 'numpy' not in sys.modules; lvcg_jax.__version__"
+    code = (
+        "import sys, lvcg_jax; lvcg_jax.__version__;"
+        " assert 'jax' not in sys.modules and 'numpy' not in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     code = "import lvcg_jax; lvcg_jax.nothing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
