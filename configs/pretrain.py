@@ -1,14 +1,14 @@
 """Pre-training LVCG: three presets, and smaller variants of them.
 
     paper    the paper's text (the default)
-    release  what the authors' published code does, its defects included; docs/presets.md says where each is tested
+    release  what the authors' published code does, its defects included (docs/presets.md)
     best     the paper's, moved to what we measured to work best
     small    `best` with a tenth of its compute; tenth: so is `paper`
     accelerator  `paper` as a TPU or GPU wants it, the same method; not yet run on hardware
     demo, smoke: minutes and seconds on two cores
 
-    python -m lvcg_jax.train --config=configs/pretrain.py --workdir=runs/paper --config.data.dir=SHARDS
-    python -m lvcg_jax.train --config=configs/pretrain.py:release --workdir=runs/release --config.data.dir=SHARDS
+    python -m lvcg_jax.train --config=configs/pretrain.py --config.data.dir=SHARDS
+    python -m lvcg_jax.train --config=configs/pretrain.py:release --config.data.dir=SHARDS
     python -m lvcg_jax.train --config=configs/pretrain.py:demo --workdir=runs/demo
     python -m lvcg_jax.train --config=configs/pretrain.py:smoke --workdir=runs/smoke
 

@@ -1,9 +1,9 @@
 """Real pre-training on PTB-XL, within two hours on two cores: where the packaged weights come from.
 
-    python -m data_prep.build --corpus=ptbxl --raw=PTBXL --out=SHARDS --preprocess=peaks=vcg --workers=2
-    python -m lvcg_jax.train --config=configs/ptbxl_cpu.py --workdir=runs/ptbxl_cpu --config.data.dir=SHARDS
-    python -m lvcg_jax.train --config=configs/ptbxl_cpu.py:small --workdir=runs/small --config.data.dir=SHARDS
-    python -m lvcg_jax.train --config=configs/ptbxl_cpu.py:best --workdir=runs/best --config.data.dir=SHARDS
+    lvcg build --corpus=ptbxl --raw=PTBXL --out=SHARDS --preprocess=peaks=vcg --workers=2
+    python -m lvcg_jax.train --config=configs/ptbxl_cpu.py --config.data.dir=SHARDS
+    python -m lvcg_jax.train --config=configs/ptbxl_cpu.py:small --config.data.dir=SHARDS
+    python -m lvcg_jax.train --config=configs/ptbxl_cpu.py:best --config.data.dir=SHARDS
         --config.train.start_from=runs/ptbxl_cpu  # one line
 
 The first is the packaged `paper`: the paper's model and objective. `best` goes on from it, `small`

@@ -1,7 +1,7 @@
 """Candidates for `best`: a small model trained the paper's way, and one change of it each.
 
     lvcg search --space=configs/search.py --data=SHARDS --budget=400 --out=runs/search
-    python -m lvcg_jax.train --config=configs/search.py:rhythm_term --workdir=runs/one --config.data.dir=SHARDS
+    python -m lvcg_jax.train --config=configs/search.py:rhythm_term --config.data.dir=SHARDS
 
 Another idea is another function: its name is the row, its docstring says what and why.
 """

@@ -2,7 +2,8 @@
 
     from lvcg_jax import LVCG
 
-    embedding = LVCG.load("paper").embed(signal, fs=500, leads=["I", "II", "V2"])  # or a run directory
+    model = LVCG.load("best")  # or another name, or a run directory
+    embedding = model.embed(signal, fs=500, leads=["I", "II", "V2"])
 
 Importing the package is quick: JAX is loaded when LVCG is first used.
 """

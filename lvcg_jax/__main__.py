@@ -76,7 +76,7 @@ def help_text() -> str:
     """All commands, a line each."""
     width = max(map(len, MODULES)) + 2
     lines = [
-        "usage: lvcg COMMAND [--flag=value ...]      lvcg COMMAND --help lists the flags of a command"
+        "usage: lvcg COMMAND [--flag=value ...]     (lvcg COMMAND --help lists its flags)"
     ]
     for group, commands in COMMANDS.items():
         lines += [

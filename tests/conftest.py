@@ -24,7 +24,8 @@ from helpers.commands import get_config  # noqa: E402
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
 
 SLOWEST = (
-    "test_resume.py", "test_real_training.py", "test_train.py", "test_ablate.py", "test_search.py", "test_report.py",
+    "test_resume.py", "test_real_training.py", "test_train.py", "test_ablate.py",
+    "test_search.py", "test_report.py",
 )  # fmt: skip
 
 

@@ -80,5 +80,6 @@ def check_choices(config: ConfigDict) -> None:
         )
     if 0 < model.rhythm_positions < config.preprocess.max_beats:
         raise InputError(
-            f"model.rhythm_positions must be 0 or preprocess.max_beats={config.preprocess.max_beats}"
+            "model.rhythm_positions must be 0 or"
+            f" preprocess.max_beats={config.preprocess.max_beats}"
         )

@@ -29,7 +29,7 @@ def _per_record(per_beat: jax.Array, batch, mask: jax.Array) -> jax.Array:
 def reduce(
     total: jax.Array, count: jax.Array, size: int, mask: jax.Array, reduction: str
 ) -> jax.Array:
-    """A record's total over `count` items of `size` elements each, [g,r], as the reduction wants it.
+    """A record's total over `count` items of `size` elements, [g,r], as the reduction wants it.
 
     'mixed' divides by the items of the whole batch, so that the mean over its records is the mean
     over all items.

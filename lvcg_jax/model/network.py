@@ -176,7 +176,7 @@ class Network(nn.Module):
         return jnp.einsum("gmkl,gmlp->gmpk", to_beats(lift, row), beats)
 
     def project(self, vcg: jax.Array) -> jax.Array:
-        """Heart vector [g,m,p,k] -> twelve leads [g,m,l,p]; in lead space they are there already."""
+        """Heart vector [g,m,p,k] -> twelve leads [g,m,l,p]; in lead space, what it is already."""
         if self.geometry.space == "ecg":
             return jnp.swapaxes(vcg, -1, -2)
         return jnp.einsum("lk,gmpk->gmlp", self.directions, vcg)

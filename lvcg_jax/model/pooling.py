@@ -2,7 +2,7 @@
 
     mean    what the beats share
     std     how much they differ
-    steps   root mean square of the difference to the beat before: alternation and sudden beats, not slow drift
+    steps   root mean square difference to the beat before: sudden changes, not slow drift
     max     largest value of each feature, min the smallest: single abnormal beats
 
 `structure = "mean+std"` joins two of them. 'anchor', the token of slot 1 alone, is what the
@@ -60,7 +60,8 @@ def check_statistics(structure: str) -> None:
     unknown = [name for name in names if name not in STATISTICS]
     if unknown or len(set(names)) < len(names):
         raise InputError(
-            f"model.structure is '{structure}': choose from {', '.join(STATISTICS)}, each once, joined by '+'"
+            f"model.structure is '{structure}': choose from {', '.join(STATISTICS)}, each once,"
+            " joined by '+'"
         )
 
 

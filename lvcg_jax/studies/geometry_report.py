@@ -182,7 +182,7 @@ def score_geometry(
 
 
 def score_weights(weights: np.ndarray, leads: np.ndarray, visible: np.ndarray) -> list[float]:
-    """The values of GEOMETRY_SCORES of a control: no vector, so no correlation and no lift of all leads."""
+    """The values of GEOMETRY_SCORES of a control, which has no vector and so no correlation."""
     hidden = ~visible
     return [np.nan] * 4 + list(score_prediction(leads[hidden], (weights @ leads)[hidden]))
 

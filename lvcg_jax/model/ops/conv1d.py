@@ -3,9 +3,9 @@ the same kernel.
 
 library   the library's convolution, for whatever no other form suits
 product   one tap is a matrix product: its kernel gradient takes a third of the library's time
-banded    sequences shorter than the kernel are multiplied by one banded matrix, without the taps that would only ever
-          meet padding: on CPU the library's convolution is tens of times slower there
-split     many channels on CPU: fewer products of matrices than the convolution has taps, for some additions
+banded    sequences shorter than the kernel are multiplied by one banded matrix, without the taps
+          that would only meet padding: on CPU the library is tens of times slower there
+split     many channels on CPU: fewer matrix products than the convolution has taps, and additions
 
 The split form is Karatsuba's trick on a Toeplitz matrix. With a sequence in two halves x0, x1,
 
