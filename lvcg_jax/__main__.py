@@ -75,9 +75,7 @@ MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in 
 def help_text() -> str:
     """All commands, a line each."""
     width = max(map(len, MODULES)) + 2
-    lines = [
-        "usage: lvcg COMMAND [--flag=value ...]     (lvcg COMMAND --help lists its flags)"
-    ]
+    lines = ["usage: lvcg COMMAND [--flag=value ...]     (lvcg COMMAND --help lists its flags)"]
     for group, commands in COMMANDS.items():
         lines += [
             "",
