@@ -38,7 +38,7 @@ from data_prep.formats.any_file import read_any
 weights.PACKAGED = Path(sys.argv[1])
 record = read_any(sys.argv[2])
 found = LVCG.load("paper").embed(record.signal, record.rate, record.leads)
-late = {"grain", "orbax", "optax", "tensorflow_datasets", "tensorflow", "matplotlib", "pandas"}
+late = {"grain", "orbax", "optax", "tensorflow_datasets", "tensorflow", "pandas"}
 late |= {"wfdb", "sklearn"}
 print(found.mean.tobytes().hex(), sorted(late & sys.modules.keys()))
 """
