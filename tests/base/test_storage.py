@@ -90,7 +90,7 @@ def bucket_in_memory(monkeypatch):
             return super()._strip_protocol(str(path).replace("gs://", "memory://"))
 
     monkeypatch.setattr(files.importlib.util, "find_spec", lambda name: name == "gcsfs" or None)
-    monkeypatch.setattr(fsspec, "filesystem", lambda name: Bucket())
+    monkeypatch.setattr(fsspec, "filesystem", lambda name, **_: Bucket())
     backend.fsspec_backend._get_filesystem.cache_clear()
     yield Bucket
     backend.fsspec_backend._get_filesystem.cache_clear()
