@@ -18,15 +18,16 @@ from data_prep.ecg.geometry import lead_matrix, lift_matrix
 from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.ecg.loops import write_loops
 from data_prep.synthetic_heart.records import write_corpus
-from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.files import read_config_file
+from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import align_features, save_table
 from lvcg_jax.probe import figures
 from lvcg_jax.probe.median_beat import median_beat_table
 from lvcg_jax.probe.study import probe_task
-from lvcg_jax.reconstruct.methods import NetworkLeads, to_mv
+from lvcg_jax.reconstruct.lead_method import to_mv
+from lvcg_jax.reconstruct.methods import NetworkLeads
 from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.text.tables import format_results
 from lvcg_jax.train.loop import train_and_evaluate

@@ -55,8 +55,9 @@ from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.bench.plain_model import make_plain_model, pad_batch, unknown_fields
 from lvcg_jax.bench.records import RandomRecords
 from lvcg_jax.bench.timing import Program, TrainProgram, take_turns
-from lvcg_jax.config.build import make_model, make_preprocess, make_subsets
+from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
+from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, check_batch_size, train_batches
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.flops import model_flops

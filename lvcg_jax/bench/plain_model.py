@@ -13,8 +13,8 @@ import numpy as np
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from data_prep.ecg.geometry import lead_matrix, lift_table
-from lvcg_jax.config.build import as_geometry
 from lvcg_jax.config.fields import flatten
+from lvcg_jax.config.inputs import as_geometry
 from lvcg_jax.data.packing import empty, fill, unpack
 from lvcg_jax.model import losses, parts
 from lvcg_jax.model.decoder import SEED_LENGTH

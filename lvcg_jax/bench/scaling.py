@@ -23,8 +23,9 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from data_prep.base.command import Parser, positive_float, positive_int, run_command
 from data_prep.base.errors import InputError
 from lvcg_jax.bench.records import MEAN_BEATS
-from lvcg_jax.config.build import make_model, make_subsets
+from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
+from lvcg_jax.config.inputs import make_subsets
 from lvcg_jax.data.packing import shapes
 from lvcg_jax.model.flops import model_flops
 from lvcg_jax.runs.state import create_state, make_optimizer

@@ -24,6 +24,19 @@ FREE_FIELDS = (
     "mesh.shard_parameters",
     "mesh.shard_min_size",
 )
+# Fields that a run divides by, counts with or waits for: zero or less makes no sense.
+POSITIVE_FIELDS = (
+    "data.batch_size",
+    "data.synthetic_patients",
+    "mesh.model",
+    "optim.accumulate",
+    "train.steps",
+    "train.log_every",
+    "train.validate_every",
+    "train.validate_records",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+)
 # The words that a field may be.
 CHOICES = {
     "model.space": ("vcg", "ecg"),
@@ -54,6 +67,14 @@ def flatten(config: ConfigDict) -> dict[str, object]:
         else:
             flat[key] = json.loads(json.dumps(value))
     return flat
+
+
+def check_positive(config: ConfigDict) -> None:
+    """An InputError for a field that must be 1 or more and is not."""
+    for name in POSITIVE_FIELDS:
+        section, field = name.split(".")
+        if config[section][field] < 1:
+            raise InputError(f"{name} is {config[section][field]}: give 1 or more")
 
 
 def check_choices(config: ConfigDict) -> None:

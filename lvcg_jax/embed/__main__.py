@@ -46,7 +46,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         help="or all WFDB records below a folder (labels.csv, if there, gives the labels),",
     )
-    add("--record", metavar="FILE", help="or one file: WFDB, .edf, .npy, .npz, .csv")
+    add("--record", metavar="FILE", help="or one file: WFDB, .edf, .bdf, .npy, .npz, .csv")
     add("--out", required=True, metavar="FILE", help="table to write: .parquet or .npz")
     add(
         "--leads",

@@ -23,7 +23,8 @@ from data_prep.dataset.look import r_peaks
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import mask_leads, parse_leads
-from lvcg_jax.config.build import make_model, make_preprocess, make_subsets
+from lvcg_jax.config.build import make_model
+from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.packing import pack, read_ahead, silent_batch
 from lvcg_jax.data.windows import (
     Failure,

@@ -26,9 +26,9 @@ from data_prep.base.files import require_local, write_whole
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
-from lvcg_jax.config.build import as_geometry
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import PAPER_CONFIG, as_tuples, read_config_file
+from lvcg_jax.config.inputs import as_geometry
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.export.card import LICENCES, data_words, licence_words, training_words, weights_card

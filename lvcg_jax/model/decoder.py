@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from lvcg_jax.model.layers import Conv1D, ConvPair, Norm, gelu, maybe_remat
-from lvcg_jax.model.ops.upsample import upsample2
+from lvcg_jax.model.ops.conv1d import upsample2
 from lvcg_jax.model.parts import Decoding, Layers
 
 SEED_LENGTH = 4  # samples the token is spread over before the x2 blocks

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lvcg_jax.model.masking import masked_mean
-from lvcg_jax.model.ops.conv1d import conv1d
-from lvcg_jax.model.ops.upsample import upsampled_conv1d
+from lvcg_jax.model.ops.conv1d import conv1d, upsampled_conv1d
 from lvcg_jax.model.parts import Layers
 from lvcg_jax.model.randomness import keyed_dropout
 

@@ -86,7 +86,9 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add("--section", metavar="NAME", help="name of that section (default reconstruct-CORPUS)")
     one = parser.add_argument_group("one raw record")
     one.add_argument(
-        "--record", metavar="FILE", help="WFDB, .npy, .npz, .csv, .edf; any leads, rate and length"
+        "--record",
+        metavar="FILE",
+        help="WFDB, .npy, .npz, .csv, .edf, .bdf; any leads and rate",
     )
     add_shared(one, "rate", "unit", "lead_names")
     one.add_argument(

@@ -27,15 +27,9 @@ from data_prep.formats.any_file import read_any
 from data_prep.formats.wfdb_files import quiet_wfdb
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
-from lvcg_jax.reconstruct.methods import (
-    FittedLeads,
-    LeadMethod,
-    check_methods,
-    choose_eps,
-    load_network,
-    make_methods,
-    to_mv,
-)
+from lvcg_jax.reconstruct.lead_method import LeadMethod, to_mv
+from lvcg_jax.reconstruct.linear import FittedLeads
+from lvcg_jax.reconstruct.methods import check_methods, choose_eps, load_network, make_methods
 from lvcg_jax.reconstruct.scores import score_leads
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.text.tables import markdown_table

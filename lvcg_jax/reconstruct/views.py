@@ -16,7 +16,7 @@ from data_prep.ecg.geometry import describe_view, training_subsets
 from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.model.views import draw_views
-from lvcg_jax.reconstruct.methods import LeadMethod, signal_of, to_mv
+from lvcg_jax.reconstruct.lead_method import LeadMethod, signal_of, to_mv
 from lvcg_jax.reconstruct.scores import score_leads
 
 CHUNK = 256  # rows read and derived at a time

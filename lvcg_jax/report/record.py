@@ -274,7 +274,7 @@ def quality_section(study: Study) -> Markup:
     # a lead of the file that was only hidden from the model is not absent
     asked = {f"absent:{lead}" for lead, is_hidden in zip(LEADS, hidden, strict=True) if is_hidden}
     found = [word for word in dict.fromkeys(words) if word not in asked]
-    rows = [[word, quality.KINDS.get(quality.kind(word), "of the file")] for word in found]
+    rows = [[word, quality.KINDS[quality.kind(word)]] for word in found]
     if rows:
         text = parts.table(["finding", "meaning"], rows)
     else:

@@ -19,9 +19,9 @@ from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg import ecg_paper, loops
 from data_prep.ecg.geometry import lead_matrix, subset_facts
 from data_prep.ecg.leads import LEADS, mask_leads
-from lvcg_jax.config.build import make_preprocess, make_subsets
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import PAPER_CONFIG, load_config, read_config_file
+from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.embed.table import load_table
 from lvcg_jax.export import card

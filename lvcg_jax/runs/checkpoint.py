@@ -28,8 +28,8 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import is_remote, run_place, write_whole
 from data_prep.base.memory import give_back_freed_memory
 from data_prep.base.words import first_line
-from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.files import differences, load_config, save_config
+from lvcg_jax.config.inputs import make_preprocess
 
 _PACKAGES = (
     "lvcg-jax",

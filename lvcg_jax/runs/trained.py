@@ -11,8 +11,9 @@ from ml_collections import ConfigDict
 from data_prep.base.errors import InputError
 from data_prep.base.files import is_remote, run_place
 from data_prep.base.words import first_line
-from lvcg_jax.config.build import make_model, make_preprocess
+from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import load_config
+from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.data.packing import silent_batch
 from lvcg_jax.runs import weights
 

@@ -26,8 +26,8 @@ from safetensors.numpy import save as tensor_bytes
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import is_remote, run_place
-from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.files import as_tuples, load_config
+from lvcg_jax.config.inputs import make_preprocess
 
 PACKAGED = Path(__file__).resolve().parent / "packaged"
 DEFAULTS = ("best", "paper")  # what commands use without --checkpoint: the first that is packaged

@@ -19,9 +19,10 @@ from data_prep.base.errors import InputError
 from data_prep.base.words import first_line
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.preprocess import Preprocess
-from lvcg_jax.config.build import make_model, make_preprocess
+from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import differences, find_config
+from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table

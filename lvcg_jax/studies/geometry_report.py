@@ -38,7 +38,7 @@ from data_prep.ecg import signal
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, save_matrix
 from data_prep.ecg.leads import LEADS, canonical, parse_leads
 from data_prep.ecg.record import Record
-from lvcg_jax.reconstruct.methods import copy_matrix, regression_matrix
+from lvcg_jax.reconstruct.linear import copy_matrix, regression_matrix
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.text.tables import markdown_table, with_interval
 

@@ -22,7 +22,9 @@ from data_prep.base.memory import KeptRoom, peak_memory
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import list_some
 from data_prep.dataset.shards import ShardSet
-from lvcg_jax.config.build import as_geometry, make_model, make_preprocess, make_subsets
+from lvcg_jax.config.build import make_model
+from lvcg_jax.config.fields import check_positive
+from lvcg_jax.config.inputs import as_geometry, make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, train_batches
 from lvcg_jax.runs.checkpoint import Checkpoints, data_identity, open_run
 from lvcg_jax.runs.metrics_log import MetricsLog
@@ -32,28 +34,6 @@ from lvcg_jax.runs.weights import weights_hash
 from lvcg_jax.train.compiled import CompiledStep
 from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
 from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
-
-# Fields that a run divides by, counts with or waits for: zero or less makes no sense.
-POSITIVE_FIELDS = (
-    "data.batch_size",
-    "data.synthetic_patients",
-    "mesh.model",
-    "optim.accumulate",
-    "train.steps",
-    "train.log_every",
-    "train.validate_every",
-    "train.validate_records",
-    "train.checkpoint_every",
-    "train.keep_checkpoints",
-)
-
-
-def check_positive(config: ConfigDict) -> None:
-    """An InputError for a field that must be 1 or more and is not."""
-    for name in POSITIVE_FIELDS:
-        section, field = name.split(".")
-        if config[section][field] < 1:
-            raise InputError(f"{name} is {config[section][field]}: give 1 or more")
 
 
 def say(message: str) -> None:

@@ -20,7 +20,7 @@ from lvcg_jax.bench import __main__ as bench_door
 from lvcg_jax.bench import plain_model
 from lvcg_jax.bench.records import MEAN_BEATS, RandomRecords
 from lvcg_jax.bench.timing import Program, take_turns
-from lvcg_jax.config.build import make_preprocess
+from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.data.batches import BatchMaker
 from lvcg_jax.model.flops import (
     conv_flops,

@@ -15,8 +15,9 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import mask_leads
 from data_prep.ecg.segment import cut_beats, stitch_beats
-from lvcg_jax.config.build import make_model, make_subsets
+from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import CHOICES, flatten
+from lvcg_jax.config.inputs import make_subsets
 from lvcg_jax.model import authors_code
 from lvcg_jax.model.layers import gelu
 from lvcg_jax.model.losses import loss_terms

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lvcg_jax.model.ops.conv1d import conv1d
-from lvcg_jax.model.ops.upsample import upsample2, upsampled_conv1d
+from lvcg_jax.model.ops.conv1d import conv1d, upsample2, upsampled_conv1d
 
 
 def test_upsampling_is_linear_with_half_pixel_centres_and_clamped_edges():

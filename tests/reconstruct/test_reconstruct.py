@@ -22,14 +22,9 @@ from lvcg_jax.data.packing import record_batch
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
 from lvcg_jax.reconstruct import study
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
-from lvcg_jax.reconstruct.methods import (
-    METHODS,
-    NO_NETWORK,
-    SOURCES,
-    make_methods,
-    regression_matrix,
-    signal_of,
-)
+from lvcg_jax.reconstruct.lead_method import signal_of
+from lvcg_jax.reconstruct.linear import regression_matrix
+from lvcg_jax.reconstruct.methods import METHODS, NO_NETWORK, SOURCES, make_methods
 from lvcg_jax.reconstruct.scores import record_values, score_leads, summarise
 from lvcg_jax.reconstruct.views import (
     Source,

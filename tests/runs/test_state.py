@@ -11,7 +11,8 @@ from helpers.commands import get_config
 from helpers.packed_batch import pack, random_records, random_variables, tiny_config
 
 from data_prep.base.errors import InputError
-from lvcg_jax.config.build import make_model, make_subsets
+from lvcg_jax.config.build import make_model
+from lvcg_jax.config.inputs import make_subsets
 from lvcg_jax.runs.state import (
     TrainState,
     decay_mask,

@@ -11,9 +11,10 @@ from helpers.packed_batch import pack, random_records, tiny_config
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix
-from lvcg_jax.config.build import make_model, make_preprocess, make_subsets
+from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import read_config_file
+from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.model.losses import loss_terms
 from lvcg_jax.studies import ablate, changes, embeddings
 from lvcg_jax.studies.embeddings import MEDIAN, RANDOM

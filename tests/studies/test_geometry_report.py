@@ -13,7 +13,7 @@ from data_prep.base.lottery import fold_of
 from data_prep.ecg.geometry import lead_matrix, save_matrix
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
-from lvcg_jax.reconstruct.methods import copy_matrix, regression_matrix
+from lvcg_jax.reconstruct.linear import copy_matrix, regression_matrix
 from lvcg_jax.report.scores import geometry_section
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.studies import geometry_report

@@ -10,9 +10,10 @@ from helpers.commands import ROOT, get_config
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import read_metadata
-from lvcg_jax.config.build import make_model, make_subsets
+from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import read_config_file
+from lvcg_jax.config.inputs import make_subsets
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.model.flops import flops_per_beat, model_flops
 from lvcg_jax.probe.halves import half_of, judged_by, score_table

@@ -17,9 +17,9 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax import LVCG
-from lvcg_jax.config.build import make_preprocess
 from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import load_config
+from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.data.batches import BatchOrder
 from lvcg_jax.runs.checkpoint import Checkpoints
 from lvcg_jax.runs.metrics_log import MetricsLog, read_metrics

@@ -7,7 +7,7 @@ from helpers.commands import get_config
 
 from data_prep.corpora.corpus import open_corpus
 from data_prep.dataset.builder import build
-from lvcg_jax.config.build import make_preprocess
+from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.train.loop import train_and_evaluate
 

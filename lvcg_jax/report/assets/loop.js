@@ -209,13 +209,3 @@ play.addEventListener('click', () => {
   }, 40);
 });
 window.addEventListener('resize', draw);
-window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
-window.addEventListener('beforeprint', () => {
-  document.documentElement.dataset.print = '1';
-  again();
-});
-window.addEventListener('afterprint', () => {
-  delete document.documentElement.dataset.print;
-  again();
-});
-again();

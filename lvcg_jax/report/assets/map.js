@@ -191,13 +191,3 @@ choice.addEventListener('change', () => {
   maps.forEach(draw);
 });
 window.addEventListener('resize', () => maps.forEach(draw));
-window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
-window.addEventListener('beforeprint', () => {
-  document.documentElement.dataset.print = '1';
-  again();
-});
-window.addEventListener('afterprint', () => {
-  delete document.documentElement.dataset.print;
-  again();
-});
-again();
