@@ -10,6 +10,8 @@
     regression      least squares on the visible leads, fitted on training records, on the
                     normalised leads
     regression:mV   the same in mV
+    gaussian beat   from the whole beat at once, by a Gaussian model of beats that is fitted on
+                    training records, on the normalised leads (gaussian_beat.py)
     copy            the visible lead that correlates best with the hidden one in training records
                     (largest |r|), with the sign of r
     zero            nothing
@@ -34,13 +36,17 @@ from data_prep.ecg.segment import stitch_beats
 from lvcg_jax.data.packing import pack
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.parts import Geometry
+from lvcg_jax.reconstruct import gaussian_beat
 from lvcg_jax.reconstruct.lead_method import LeadMethod
 from lvcg_jax.reconstruct.linear import FittedLeads, LinearLeads, copy_matrix, regression_matrix
 from lvcg_jax.runs import weights
 
 SLOTS, ROWS = 512, 64  # beats and records of every batch of a network: one shape, one compilation
 SOURCES = {"lvcg": "both", "lvcg_predicted": "predicted", "lvcg_encoded": "encoded"}
-NO_NETWORK = ("geometry:paper", "geometry:dower", "regression", "regression:mV", "copy", "zero")
+NO_NETWORK = (
+    "geometry:paper", "geometry:dower", "regression", "regression:mV", gaussian_beat.NAME, "copy",
+    "zero",
+)  # fmt: skip
 METHODS = (*SOURCES, *NO_NETWORK)
 
 
@@ -141,6 +147,7 @@ def make_methods(
         (lambda rules: NetworkLeads(model, rules, slots, rows), learned),
         (LinearLeads, fixed),
         (FittedLeads, fitted),
+        (lambda rules: gaussian_beat.GaussianBeat(), {gaussian_beat.NAME: None}),
     )
     chosen = [
         (make, {name: rule for name, rule in rules.items() if name in names})

@@ -258,6 +258,7 @@ def settings(
         )
     return [
         *notes,
+        "Limb leads that follow from two visible ones are computed (Einthoven), for every method.",
         "Beats of the shards were found with all leads; the models see only the visible ones.",
     ]
 
@@ -310,12 +311,12 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     train = None
     if args.split == "all" and not args.fit_data:
         train = entries
-        fitted = f"regression and copy fitted on the other patients, {FOLDS} folds"
+        fitted = f"fitted methods are fitted on the other patients, {FOLDS} folds"
     else:
         fit_on = list_entries([ShardSet(args.fit_data or args.data, "train")], args.fit_records)
         check_alike(fit_on[0].shards, entries[0].shards)
         where = f" of {read_metadata(args.fit_data)['corpus']}" if args.fit_data else ""
-        fitted = f"regression and copy fitted on {len(fit_on)} training records{where}"
+        fitted = f"fitted methods are fitted on {len(fit_on)} training records{where}"
         with progress_bar(total=len(fit_on), unit="rec", desc="fit", leave=False) as bar:
             fit_all(sources, Windows(fit_on, bar.update))
 

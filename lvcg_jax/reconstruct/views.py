@@ -14,6 +14,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.words import list_some
 from data_prep.ecg.geometry import describe_view, training_subsets
 from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
+from data_prep.ecg.signal import recover_limb_leads
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.reconstruct.lead_method import LeadMethod, signal_of, to_mv
@@ -192,9 +193,31 @@ def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:
     for window in read.values():
         window["signal"] = signal_of(window)
     return [
-        read[e.key] | {"visible": row.visible & e.lead_mask}
+        with_limb_leads(read[e.key] | {"visible": row.visible & e.lead_mask})
         for e, row in zip(entries, rows, strict=True)
     ]
+
+
+def with_limb_leads(window: dict) -> dict:
+    """The window with the limb leads that follow from two visible ones, as preprocessing would have
+    added them to a record without them; what was recorded of these leads is replaced."""
+    seen = mask_leads(window["visible"])
+    scale, offset = window["scale"][:, None], window["offset"][:, None]
+
+    def recover(x: np.ndarray) -> np.ndarray:
+        """Normalised leads [12,s] -> the same with limb leads added."""
+        return (recover_limb_leads(x * scale + offset, seen)[0] - offset) / scale
+
+    _, visible = recover_limb_leads(np.zeros((len(LEADS), 0)), seen)
+    if (visible == seen).all():
+        return window
+    beats = np.moveaxis(np.asarray(window["beats"], np.float32), 1, 0)  # [l,n,p]
+    added = recover(beats.reshape(len(LEADS), -1)).reshape(beats.shape)
+    return window | {
+        "visible": lead_mask(visible),
+        "signal": recover(np.asarray(window["signal"], np.float32)),
+        "beats": np.moveaxis(added, 0, 1),
+    }
 
 
 def score_rows(

@@ -1,0 +1,231 @@
+"""A Gaussian model of the beat: hidden leads in closed form from any visible ones, with error bars.
+
+Beats x_n [l,p] are stretched from R peak to R peak, each lead in its own standard deviations. Those
+of a record are taken for
+
+    x_n = m + d_n
+
+with m what the beats of the record have in common and d_n how one of them differs, both Gaussian
+with zero mean. Their covariances C over all leads and samples come from training records. Given the
+visible samples v, the most likely value of all samples is
+
+    C_.v (C_vv + noise)^-1 x_v
+
+and their variance is known as well. This is the lift and projection of data_prep/ecg/geometry.py in
+a larger space: with C = A A', for directions A of leads that are constant in time, and the noise
+for Tikhonov's eps, it is the dipole; more modes than three make a field, and here the modes span
+the whole beat.
+
+A partial interval at the start or end of a record is laid where it belongs in a beat of the
+record's usual length; the rest of that beat counts as hidden.
+
+Axis letters: n beat, l lead, p sample in beat, v visible sample, a any sample, T sample.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from data_prep.base.errors import InputError
+from data_prep.ecg.leads import LEADS, mask_leads
+from data_prep.ecg.segment import stitch_beats
+from lvcg_jax.reconstruct.lead_method import signal_of
+
+NAME = "gaussian beat"
+NOISE = 1e-2  # variance, as a share of a sample's mean variance; chosen on validation records
+BLOCK = 256  # records whose products are added at a time
+KEPT = 64  # visible subsets whose matrices are kept
+
+
+class Gaussian(NamedTuple):
+    """Vectors [l,p] of zero mean."""
+
+    covariance: np.ndarray  # [a,a], leads and samples in one row
+    noise: float  # variance of what is seen around what it should be
+
+
+class Moments:
+    """Mean products of all leads and samples over vectors [l,p], some of which lack a lead."""
+
+    def __init__(self, samples: int):
+        size = len(LEADS) * samples
+        self.samples, self.products = samples, np.zeros((size, size))
+        self.pairs = np.zeros((len(LEADS), len(LEADS)))  # vectors that have both leads
+
+    def add(self, x: np.ndarray, there: np.ndarray, worth: np.ndarray) -> None:
+        """Vectors [n,l,p], the leads that they have [n,l], and what each counts for [n]."""
+        flat = np.where(there[..., None], x, 0.0).reshape(len(x), -1).astype(np.float32)
+        self.products += flat.T @ flat
+        self.pairs += (there * worth[:, None]).T @ there.astype(np.float64)
+
+    def gaussian(self) -> Gaussian:
+        counted = np.maximum(self.pairs, 1.0).repeat(self.samples, 0).repeat(self.samples, 1)
+        covariance = self.products / counted
+        return Gaussian(covariance, NOISE * float(np.diag(covariance).mean()))
+
+
+class Posterior:
+    """What the samples that are seen, bool [l,p], say of all samples."""
+
+    def __init__(self, gaussian: Gaussian, seen: np.ndarray):
+        self.shape, self.seen = seen.shape, np.flatnonzero(seen)
+        self._gaussian, self._across = gaussian, gaussian.covariance[self.seen]  # [v,a]
+        within = self._across[:, self.seen].copy()
+        within[np.diag_indices_from(within)] += gaussian.noise
+        self._factor = cho_factor(within, lower=True)
+
+    def mean(self, x: np.ndarray) -> np.ndarray:
+        """The expected samples [n,l,p], from the seen ones of x [n,l,p]."""
+        weights = cho_solve(self._factor, x.reshape(len(x), -1)[:, self.seen].T)  # [v,n]
+        return (weights.T @ self._across).reshape(x.shape)
+
+    def variance(self) -> np.ndarray:
+        """The variance [l,p] of every sample around its expectation."""
+        explained = solve_triangular(self._factor[0], self._across, lower=True)  # [v,a]
+        left = np.diag(self._gaussian.covariance) - (explained**2).sum(0)
+        return np.maximum(left, 0.0).reshape(self.shape)
+
+
+class Placed(NamedTuple):
+    """The slots of a record on the grid of a whole beat."""
+
+    beats: np.ndarray  # [n,l,p]
+    covered: np.ndarray  # bool [n,p] samples of the beat that the slot holds
+    back: np.ndarray  # [n,p] where the slot's own samples lie in the beat, 0 to 1
+
+
+def place(beats: np.ndarray, length: np.ndarray, complete: np.ndarray) -> Placed:
+    """Slots [n,l,p], each stretched to p samples from its length [n], in their place in a beat.
+
+    A partial first slot ends where a beat ends, a partial last one starts where a beat starts;
+    both are as long a part of a beat as they are of the record's complete beats.
+    """
+    n, _, samples = beats.shape
+    grid = np.linspace(0.0, 1.0, samples)
+    usual = length[complete].mean() if complete.any() else length.max()
+    share = np.where(complete, 1.0, np.clip(length / usual, 1.0 / samples, 1.0))[:, None]
+    first = (np.arange(n)[:, None] == 0) & (n > 1)
+    offset = np.where(first, 1.0 - share, 0.0)
+    inside = (grid - offset) / share
+    covered = (inside > -1e-6) & (inside < 1 + 1e-6)
+    return Placed(read_at(beats, inside), covered, offset + share * grid)
+
+
+def read_at(beats: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Beats [n,l,p] read between their samples, at [n,q] from 0 to 1: [n,l,q]."""
+    last = beats.shape[-1] - 1
+    position = np.clip(at, 0.0, 1.0) * last
+    left = np.minimum(position.astype(np.int64), last - 1)
+    weight = (position - left)[:, None]
+    here, there = (np.take_along_axis(beats, i[:, None], -1) for i in (left, left + 1))
+    return here + weight * (there - here)
+
+
+def common_beat(placed: Placed, complete: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean [l,p] of a record's complete beats, or of what there is if none is complete, and
+    the samples [p] for which there is one."""
+    counted = placed.covered & (complete if complete.any() else ~complete)[:, None]
+    count = counted.sum(0)
+    total = np.where(counted[:, None], placed.beats, 0.0).sum(0)
+    return total / np.maximum(count, 1), count > 0
+
+
+class GaussianBeat:
+    """The method (see above) behind the interface of lead_method.LeadMethod."""
+
+    def __init__(self):
+        self.units = {NAME: "z"}
+        self._whole = lru_cache(KEPT)(self._condition_whole)
+
+    def fit(self, windows: Iterable[dict]) -> None:
+        """One pass over training records; a lead that a record lacks is left out."""
+        common, change = None, None
+        kept: list[tuple[np.ndarray, np.ndarray]] = []  # complete beats [n,l,p], leads [l]
+
+        def add_kept() -> None:
+            """Each record counts once for what its beats share, each beat for how it differs."""
+            means = np.stack([beats.mean(0) for beats, _ in kept])
+            leads = np.stack([there for _, there in kept])
+            common.add(means, leads, np.ones(len(kept)))
+            numbers = np.array([len(beats) for beats, _ in kept])
+            change.add(
+                np.concatenate([beats for beats, _ in kept]) - means.repeat(numbers, 0),
+                leads.repeat(numbers, 0),
+                (1.0 - 1.0 / numbers).repeat(numbers),
+            )
+            kept.clear()
+
+        for window in windows:
+            beats = np.asarray(window["beats"], np.float32)[np.asarray(window["complete"], bool)]
+            if common is None:
+                common, change = (
+                    Moments(window["beats"].shape[-1]),
+                    Moments(window["beats"].shape[-1]),
+                )
+            if len(beats):
+                kept.append((beats, mask_leads(window["lead_mask"])))
+            if len(kept) == BLOCK:
+                add_kept()
+        if common is None or not (common.pairs.any() or kept):
+            raise InputError(f"cannot fit {NAME}: no training record has a complete beat")
+        if kept:
+            add_kept()
+        unseen = [lead for lead, n in zip(LEADS, np.diag(common.pairs), strict=True) if not n]
+        if unseen:
+            raise InputError(f"cannot fit {NAME}: no training record has {', '.join(unseen)}")
+        self.common, self.change = common.gaussian(), change.gaussian()
+        self._whole.cache_clear()
+
+    def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
+        return {NAME: [self.derive(window)[0] for window in windows]}
+
+    def derive(self, window: dict, bars: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
+        """All leads [12,T] of a window from its visible ones and, if asked for, their standard
+        deviations, both in the units of the window's beats."""
+        visible = mask_leads(window["visible"])
+        complete = np.asarray(window["complete"], bool)
+        beats = np.asarray(window["beats"], np.float64)
+        placed = place(beats, np.asarray(window["length"], np.float64), complete)
+
+        # what the beats have in common, then what each has of its own
+        mean, known = common_beat(placed, complete)
+        seen = visible[:, None] & known
+        shared = self._posterior("common", seen, window["visible"])
+        expected = shared.mean(mean[None])[0]
+        rest = placed.beats - np.where(seen, mean, expected)
+        found, posteriors = np.empty_like(beats), []
+        for covered, slots in _alike(placed.covered):
+            posterior = self._posterior("change", visible[:, None] & covered, window["visible"])
+            found[slots] = expected + posterior.mean(rest[slots])
+            posteriors.append((posterior, slots))
+
+        # back to the slots, and from these to a signal
+        where = (window["start"], window["length"], int(window["num_samples"]))
+        signal = stitch_beats(read_at(found, placed.back), *where).astype(np.float32)
+        signal = np.where(visible[:, None], signal_of(window), signal)
+        if not bars:
+            return signal, None
+        variance = np.empty_like(beats)
+        for posterior, slots in posteriors:
+            variance[slots] = shared.variance() + posterior.variance()
+        deviation = np.sqrt(stitch_beats(read_at(variance, placed.back), *where))
+        return signal, np.where(visible[:, None], 0.0, deviation).astype(np.float32)
+
+    def _posterior(self, part: str, seen: np.ndarray, visible: int) -> Posterior:
+        """Of the Gaussian `part`; kept where the visible leads are seen for a whole beat."""
+        if seen.any(0).all():
+            return self._whole(part, int(visible), seen.shape[1])
+        return Posterior(getattr(self, part), seen)
+
+    def _condition_whole(self, part: str, visible: int, samples: int) -> Posterior:
+        seen = mask_leads(visible)[:, None] & np.ones(samples, bool)
+        return Posterior(getattr(self, part), seen)
+
+
+def _alike(covered: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Slots [n,p] that cover the same samples, together: (samples [p], numbers of the slots)."""
+    rows, group = np.unique(covered, axis=0, return_inverse=True)
+    return [(row, np.flatnonzero(group.ravel() == i)) for i, row in enumerate(rows)]

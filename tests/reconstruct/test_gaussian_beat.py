@@ -1,0 +1,151 @@
+"""The Gaussian model of the beat: its closed form, what it may see, and its error bars."""
+
+import numpy as np
+import pytest
+
+from data_prep.base.errors import InputError
+from data_prep.ecg.leads import LEADS, lead_mask
+from data_prep.ecg.segment import stitch_beats
+from lvcg_jax.reconstruct import gaussian_beat
+from lvcg_jax.reconstruct.gaussian_beat import NAME, GaussianBeat, Posterior, place, read_at
+from lvcg_jax.reconstruct.views import with_limb_leads
+
+SAMPLES = 8
+SHOWN = lead_mask(np.isin(LEADS, ["II", "V2"]))
+
+
+def make_window(rng, maps, beats=6, there=4095):
+    """A record of smooth beats, of which the last half is missing in the last slot. All leads are
+    mixtures `maps` [2][12*8,3] of a few numbers: three of the record and three of each beat."""
+    common, change = maps
+    x = common @ rng.normal(size=3) + (change @ rng.normal(size=(3, beats))).T
+    x = (x + 0.3 * rng.normal(size=x.shape)).reshape(beats, len(LEADS), SAMPLES)
+    length = np.full(beats, SAMPLES)  # so that no sample is interpolated
+    complete = np.ones(beats, bool)
+    length[-1], complete[-1] = SAMPLES // 2, False
+    half = x[-1:, :, : SAMPLES // 2]  # stretched to a slot, as it would be stored
+    x[-1:] = read_at(half, np.linspace(0, 1, SAMPLES)[None])
+    start = np.cumsum(length) - length
+    return {
+        "beats": x.astype(np.float32),
+        "signal": stitch_beats(x, start, length, int(length.sum())),
+        "start": start,
+        "length": length,
+        "complete": complete,
+        "num_samples": int(length.sum()),
+        "lead_mask": there,
+        "visible": SHOWN,
+        "scale": np.linspace(0.5, 2.0, 12).astype(np.float32),
+        "offset": np.zeros(12, np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def maps():
+    rng = np.random.default_rng(7)
+    return rng.normal(size=(len(LEADS) * SAMPLES, 3)), 0.5 * rng.normal(
+        size=(len(LEADS) * SAMPLES, 3)
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted(maps):
+    rng, method = np.random.default_rng(0), GaussianBeat()
+    method.fit([make_window(rng, maps) for _ in range(600)])
+    return method
+
+
+def test_the_posterior_is_that_of_the_joint_gaussian():
+    rng = np.random.default_rng(1)
+    factor = rng.normal(size=(6, 6))
+    gaussian = gaussian_beat.Gaussian(factor @ factor.T, 0.3)
+    seen = np.array([[True, False, True], [False, True, False]])
+    x = rng.normal(size=(4, 2, 3))
+    posterior = Posterior(gaussian, seen)
+    # the inverse of the joint precision of hidden samples, given those seen with noise
+    v = seen.ravel()
+    observed = np.eye(6)[v]
+    precision = np.linalg.inv(gaussian.covariance) + observed.T @ observed / 0.3
+    expected = np.linalg.solve(precision, observed.T / 0.3 @ x.reshape(4, 6)[:, v].T).T
+    np.testing.assert_allclose(posterior.mean(x).reshape(4, 6), expected, atol=1e-9)
+    spread = np.diag(np.linalg.inv(precision))
+    np.testing.assert_allclose(posterior.variance().ravel(), spread, atol=1e-9)
+
+
+def test_hidden_leads_are_derived_and_cannot_be_seen(fitted, maps):
+    rng = np.random.default_rng(2)
+    windows = [make_window(rng, maps) for _ in range(20)]
+    hidden = ~np.isin(LEADS, ["II", "V2"])
+    truth = np.stack([w["signal"] for w in windows])
+    (found,) = fitted.predict(windows).values()
+    error = ((np.stack(found) - truth)[:, hidden] ** 2).mean() / (truth[:, hidden] ** 2).mean()
+    assert error < 0.2  # two leads of eight samples show the six numbers behind all of it
+    spoilt = []
+    for window in windows:
+        beats, signal = window["beats"].copy(), window["signal"].copy()
+        beats[:, hidden], signal[hidden] = 99.0, 99.0
+        spoilt.append(window | {"beats": beats, "signal": signal})
+    np.testing.assert_array_equal(np.stack(fitted.predict(spoilt)[NAME]), np.stack(found))
+    shown = ~hidden
+    np.testing.assert_array_equal(np.stack(found)[:, shown], truth[:, shown].astype(np.float32))
+
+
+def test_ninety_per_cent_bands_hold_ninety_per_cent(fitted, maps):
+    rng = np.random.default_rng(3)
+    inside = []
+    for _ in range(60):
+        window = make_window(rng, maps)
+        signal, deviation = fitted.derive(window, bars=True)
+        hidden = deviation.max(1) > 0
+        whole = slice(0, window["start"][-1])  # the last slot is stretched twice here
+        z = (window["signal"] - signal)[hidden, whole] / deviation[hidden, whole]
+        inside.append((np.abs(z) < 1.645).mean())
+    assert 0.85 < np.mean(inside) < 0.97, np.mean(inside)
+
+
+def test_partial_slots_lie_in_their_place_and_come_back():
+    grid = np.linspace(0.0, 1.0, 101)
+    beat = np.sin(2 * np.pi * grid)[None, None]
+    first = read_at(beat, 0.75 + 0.25 * grid[None])  # the last quarter of a beat
+    last = read_at(beat, 0.4 * grid[None])
+    slots = np.concatenate([first, beat, beat, last])
+    complete = np.array([False, True, True, False])
+    placed = place(slots, np.array([20.0, 80.0, 80.0, 32.0]), complete)
+    for n, (low, high) in enumerate([(0.75, 1.0), (0.0, 1.0), (0.0, 1.0), (0.0, 0.4)]):
+        inside = (grid > low - 1e-6) & (grid < high + 1e-6)
+        np.testing.assert_array_equal(placed.covered[n], inside)
+        np.testing.assert_allclose(placed.beats[n, 0, inside], beat[0, 0, inside], atol=2e-3)
+    np.testing.assert_allclose(read_at(placed.beats, placed.back), slots, atol=4e-3)
+
+
+def test_a_record_without_a_complete_beat_is_derived_all_the_same(fitted, maps):
+    window = make_window(np.random.default_rng(4), maps, beats=1)
+    signal, deviation = fitted.derive(window, bars=True)
+    assert np.isfinite(signal).all() and np.isfinite(deviation).all()
+
+
+def test_training_records_may_lack_leads_but_not_all_of_them(maps):
+    rng, method = np.random.default_rng(5), GaussianBeat()
+    most = lead_mask(np.array(LEADS) != "V6")
+    windows = [make_window(rng, maps, there=most) for _ in range(20)]
+    with pytest.raises(InputError, match="no training record has V6"):
+        method.fit(windows)
+    method.fit([*windows, make_window(rng, maps)])
+    assert np.isfinite(method.predict(windows)[NAME]).all()
+    with pytest.raises(InputError, match="no training record has a complete beat"):
+        method.fit([make_window(rng, maps, beats=1)])
+
+
+def test_limb_leads_follow_from_two_visible_ones(maps):
+    window = make_window(np.random.default_rng(6), maps)
+    window["visible"] = lead_mask(np.isin(LEADS, ["I", "II", "V2"]))
+    whole = with_limb_leads(window)
+    assert whole["visible"] == lead_mask(np.isin(LEADS, [*LEADS[:6], "V2"]))
+    mv = dict(zip(LEADS, whole["signal"] * window["scale"][:, None], strict=True))
+    np.testing.assert_allclose(mv["III"], mv["II"] - mv["I"], atol=1e-5)
+    np.testing.assert_allclose(mv["aVF"], mv["II"] - mv["I"] / 2, atol=1e-5)
+    np.testing.assert_allclose(mv["I"], window["signal"][0] * window["scale"][0], atol=1e-5)
+    stitched = stitch_beats(whole["beats"], whole["start"], whole["length"], whole["num_samples"])
+    np.testing.assert_allclose(stitched, whole["signal"], atol=1e-4)
+    window["visible"] = SHOWN
+    assert with_limb_leads(window) is window
