@@ -61,13 +61,25 @@ def random_weights_key(config: ConfigDict) -> str:
     return json.dumps(same, sort_keys=True)
 
 
+def trained_features(model: LVCG, data: Path, tokens: bool = False) -> Features:
+    """A trained model, with its beat tokens if an attention head is to read them."""
+    name = "trained_tokens" if tokens else "trained"
+    make = lambda: embed_dataset(model, data, tokens=tokens)  # noqa: E731
+    return Features(name, [model.checkpoint, data_key(data)], make)
+
+
 def random_features(
-    config: ConfigDict, seed: int, data: Path, splits: Sequence[str] | None = None
+    config: ConfigDict,
+    seed: int,
+    data: Path,
+    splits: Sequence[str] | None = None,
+    tokens: bool = False,
 ) -> Features:
     """The control: random weights, with norm statistics measured on training records."""
     key = [random_weights_key(config), str(seed), data_key(data), *(splits or ())]
     model = lambda: LVCG.random(config, seed, ShardSet(data, "train"))  # noqa: E731
-    return Features(f"random{seed}", key, lambda: embed_dataset(model(), data, splits=splits))
+    make = lambda: embed_dataset(model(), data, splits=splits, tokens=tokens)  # noqa: E731
+    return Features(f"random{seed}{'_tokens' * tokens}", key, make)
 
 
 def raw_features(config: ConfigDict, data: Path) -> Features:

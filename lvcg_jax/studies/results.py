@@ -1,29 +1,44 @@
-"""The results page: the tables of a trained run beside its controls and published figures, with a
-list of what it did not win.
+"""The results page: the tables of a trained run beside its controls, other models and published
+figures, with a list of what it did not win.
 
     lvcg results --checkpoint=runs/paper --data=data/ptbxl --out=docs/results-paper.md
+    lvcg results --checkpoint=runs/paper --data=ptbxl=A --data=cpsc2018=B --data=csn=C \\
+        --embeddings=ECG-JEPA=jepa.npz --protocol=ridge,attention
 
-Embeds the data set with the trained model, with random weights and as median beats, probes every
+Embeds every data set with the trained model, with random weights and as median beats, probes every
 task at 1, 10 and 100% of the labels, and writes the section of this run; the page's other sections
 stay. Embeddings and all numbers (as JSON) are kept in --work, so a second call only probes. Splits
-are those of the data set.
+are those of the data sets.
+
+--draw        how label subsets are drawn: 'guaranteed' (one positive record of each class at least)
+              and 'plain' (a plain sample, every test class scored), which published figures stand
+              beside. The first named is the one of the JSON's `results`, which cards and reports
+              show.
+--protocol    'attention' adds rows of an attention head over the frozen beat tokens.
+--embeddings  adds a row of any other model: a .npz or .parquet with record_id and embedding. Labels
+              and splits are those of the data set. Repeat it, also with one name and several files.
 """
 
+import argparse
 import json
+import re
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from absl import logging
 
 from data_prep.base.command import Parser, positive_int, run_command
+from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.files import load_config
-from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
-from lvcg_jax.embed.table import Table, align_features
-from lvcg_jax.probe.labels import choose_tasks
-from lvcg_jax.probe.study import part_features, probe_task
+from lvcg_jax.embed.table import Table, align_features, take_rows
+from lvcg_jax.probe.attention import AttentionFit, join_inputs, read_facts
+from lvcg_jax.probe.labels import choose_tasks, task_of
+from lvcg_jax.probe.study import evaluate, linear_fits, part_features, probe_task
 from lvcg_jax.runs.history import describe_run
 from lvcg_jax.studies.embeddings import (
     CONTROLS,
@@ -31,244 +46,208 @@ from lvcg_jax.studies.embeddings import (
     MODEL,
     RANDOM,
     RAW,
-    Features,
-    data_key,
     median_features,
     random_features,
     raw_features,
+    trained_features,
 )
-from lvcg_jax.studies.published import CAVEAT, published_for
-from lvcg_jax.text.flags import add_shared
+from lvcg_jax.studies.foreign import Foreign, join_foreign, read_foreign, unmatched
+from lvcg_jax.studies.results_page import ATTENTION, section_text
+from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.pages import command_line, write_section
-from lvcg_jax.text.tables import (
-    CLASS_COLUMNS,
-    F1_TITLE,
-    auroc_row,
-    cells_of,
-    class_rows,
-    f1_rows,
-    fractions_of,
-    gain_row,
-    markdown_table,
-    percent,
-    points,
-)
 
-FRACTIONS = (0.01, 0.1, 1.0)
+DRAWS = ("guaranteed", "plain")
+HEADS = ("ridge", "attention")
 OTHER_PROTOCOLS, OTHER_SEEDS = ("paper", "release"), 3  # whose agreement with 'ridge' is shown
 
 
-def embed_all(run: Path, data: Path, work: Path, random_seeds: int) -> dict[str, list[Table]]:
-    """Tables of the trained model and of its controls; each is computed once and kept in `work`."""
+@dataclass(frozen=True)
+class DataSet:
+    """A data set to probe on, and what it is called on the page."""
+
+    name: str
+    path: Path
+    metadata: dict
+    tasks: list[str]
+
+
+def find_data(flags: Sequence[str], tasks: str) -> list[DataSet]:
+    """The data sets of --data ('NAME=SHARDS' or 'SHARDS', with commas or repeated), each with its
+    tasks among those asked for."""
+    words = [w for flag in flags for w in ([flag] if Path(flag).exists() else flag.split(","))]
+    named = [named_path("--data", word, "") for word in words]
+    found = {}
+    for name, path in named:
+        metadata = read_metadata(path)
+        name = name or metadata["corpus"]
+        if name in found:
+            raise InputError(f"two data sets are called '{name}': write --data=NAME=SHARDS")
+        there = metadata["tasks"]
+        # a task that only another data set has is no mistake
+        mine = (
+            tasks
+            if len(named) == 1 or tasks == "all"
+            else ",".join(task for task in tasks.split(",") if task in there)
+        )
+        chosen = choose_tasks(mine, path) if mine else []
+        found[name] = DataSet(name, Path(path), metadata, chosen)
+    known = {task for data in found.values() for task in data.tasks}
+    wrong = [task for task in tasks.split(",") if tasks != "all" and task not in known]
+    if wrong:
+        raise InputError(f"no task {', '.join(wrong)} in any of {', '.join(found)}")
+    return [data for data in found.values() if data.tasks]
+
+
+def embed_all(
+    run: Path, data: Path, work: Path, random_seeds: int, tokens: bool
+) -> dict[str, list[Table]]:
+    """Tables of the trained model and of its controls; each is computed once and kept in `work`.
+    With tokens: those of the model and of its first random weights have beat tokens."""
     config, trained = load_config(run / "config.json"), LVCG.load(run)
-    key = [trained.checkpoint, data_key(data)]
     features = {
-        MODEL: [Features("trained", key, lambda: embed_dataset(trained, data))],
-        RANDOM: [random_features(config, seed, data) for seed in range(random_seeds)],
+        MODEL: [trained_features(trained, data, tokens)],
+        RANDOM: [
+            random_features(config, seed, data, tokens=tokens and not seed)
+            for seed in range(random_seeds)
+        ],
         RAW: [raw_features(config, data)],
         MEDIAN: [median_features(data)],
     }
     return {name: [one.table(work) for one in several] for name, several in features.items()}
 
 
-def probe_all(
-    tables: dict[str, list[Table]], tasks: list[str], seeds: int
-) -> tuple[list[dict], list[dict]]:
-    """Results of every task with protocol `ridge`, and of the first task with all labels with the
-    other protocols."""
-    first = tables[MODEL][0]
-    features = {MODEL: first.embedding} | part_features(first, MODEL)
-    parts = {name: several[0].part_sizes for name, several in tables.items()}
-    for name in CONTROLS:
-        features[name] = [align_features(first, table, name) for table in tables[name]]
-    bar = progress_bar(tasks, unit="task")
-    options = {"fractions": FRACTIONS, "seeds": seeds, "parts": parts, "progress": True}
-    results = [probe_task(features, first, task, **options) for task in bar]
-    main = {name: features[name] for name in (MODEL, MEDIAN)}
-    options = {"fractions": (1.0,), "seeds": OTHER_SEEDS, "progress": True}
-    return results, [
-        probe_task(main, first, tasks[0], protocol=other, **options) for other in OTHER_PROTOCOLS
-    ]
+class Bench:
+    """One data set with the features of all models, ready to be probed."""
+
+    def __init__(
+        self,
+        data: DataSet,
+        tables: Mapping[str, list[Table]],
+        files: Mapping[str, Sequence[Foreign]],
+        attention: bool,
+    ):
+        self.data, first = data, tables[MODEL][0]
+        self.record_id = first.record_id
+        features = {MODEL: [first.embedding]}
+        for name in CONTROLS:
+            features[name] = [align_features(first, table, name) for table in tables[name]]
+        features |= {name: [x] for name, x in part_features(first, MODEL).items()}
+        self.parts = {name: several[0].part_sizes for name, several in tables.items()}
+        # the rows that every other model has, too
+        rows, others, self.notes = join_foreign(first, files)
+        self.table = take_rows(first, rows)
+        self.features = {name: [x[rows] for x in several] for name, several in features.items()}
+        self.features |= {name: [x] for name, x in others.items()}
+        # what an attention head reads
+        self.inputs = {}
+        if attention:
+            facts, keys = read_facts(data.path, self.table), self.table.keys
+            self.inputs = {
+                name + ATTENTION: join_inputs(facts, self.features[name][0], tables[name][0], keys)
+                for name in (MODEL, RANDOM)
+            }
+
+    def probe(self, task: str, draw: str, fractions: Sequence[float], seeds: int) -> dict:
+        """Every model on one task: ridge probes, and attention heads where there are any."""
+        found = task_of(self.table, task)
+        features = {name: [x[found.rows] for x in xs] for name, xs in self.features.items()}
+        fits = linear_fits(features, len(found.rows), "ridge", parts=self.parts)
+        fits |= {name: [AttentionFit(x, found.rows)] for name, x in self.inputs.items()}
+        labelled = found.labels, found.patients, found.splits
+        options = {"class_names": found.classes, "records": found.records, "draw": draw}
+        result = evaluate(fits, *labelled, fractions, seeds, "ridge", **options, progress=True)
+        return {
+            "task": task,
+            "data": self.data.name,
+            "corpus": self.data.metadata["corpus"],
+        } | result
+
+    def other_protocols(self) -> list[dict]:
+        """The first task with all labels, by the other linear protocols."""
+        main = {name: self.features[name] for name in (MODEL, MEDIAN)}
+        options = {"fractions": (1.0,), "seeds": OTHER_SEEDS, "progress": True}
+        return [
+            probe_task(main, self.table, self.data.tasks[0], protocol=other, **options)
+            | {"data": self.data.name}
+            for other in OTHER_PROTOCOLS
+        ]
 
 
-def describe_data(metadata: dict) -> dict:
+def describe_data(data: DataSet) -> dict:
+    """What the page and the card say of a data set."""
     names = ("examples", "records", "patients")
     splits = {
         split: {name: values[name] for name in names}
-        for split, values in metadata["splits"].items()
+        for split, values in data.metadata["splits"].items()
     }
-    kept = {name: metadata[name] for name in ("corpus", "split_rule", "windows", "preprocess_hash")}
-    return kept | {"splits": splits}
+    kept = ("corpus", "split_rule", "windows", "preprocess_hash")
+    return {"name": data.name, "splits": splits} | {name: data.metadata[name] for name in kept}
 
 
-def section_text(document: dict) -> str:
-    """One run's section."""
-    results, data = document["results"], document["data"]
-    fractions, seeds = fractions_of(results), results[0]["seeds"]
-    head = [percent(f) for f in fractions]
-    parts = [model for model in results[0]["models"] if model not in (MODEL, *CONTROLS)]
-    lines = [
-        f"## {document['name']}",
-        "",
-        "```bash",
-        document["command"],
-        "```",
-        "",
-        *_facts(document),
-        "",
-    ]
-
-    lines += ["### Test macro AUROC x 100", ""]
-    lines += [
-        f"Mean of {seeds} label subsets [95% bootstrap over patients], protocol `ridge`; {RANDOM}:"
-        f" mean of {document['random_seeds']} initialisations with norm statistics measured on"
-        f" training data; {RAW}: one as it is initialised, which is what others compare with.",
-        "",
-    ]
-    rows = []
-    for result in results:
-        task = result["task"]
-        rows += [
-            [task, model, *auroc_row(result, model, fractions)]
-            for model in (MODEL, *CONTROLS, *parts)
-        ]
-        for row, scores in published_for(data["corpus"], task):
-            rows.append(
-                [
-                    task,
-                    f"{row.name} (published)",
-                    *(f"{scores[f]:g}" if f in scores else "-" for f in fractions),
-                ]
-            )
-    lines += markdown_table(["task", "features", *head], rows)
-    sources = {
-        row.name: row.source for r in results for row, _ in published_for(data["corpus"], r["task"])
-    }
-    if sources:
-        lines += [CAVEAT, "", *(f"- {name}: {source}" for name, source in sources.items()), ""]
-
-    lines += [f"### Gain of {MODEL} over each control (paired bootstrap)", ""]
-    gains = [
-        [r["task"], f"{MODEL} - {control}", *gain_row(r, control, fractions)]
-        for r in results
-        for control in CONTROLS
-    ]
-    lines += markdown_table(["task", "difference", *head], gains)
-    lines += [f"### Where {MODEL} does not win", "", *_not_won(results, parts, data["corpus"]), ""]
-    lines += ["### Agreement of the protocols", "", *_agreement(document), ""]
-    lines += ["### F1", "", F1_TITLE, ""]
-    f1 = [[r["task"], *row] for r in results for row in f1_rows(r, (MODEL, *CONTROLS), fractions)]
-    lines += markdown_table(["task", "features", *head], f1)
-    lines += ["<details><summary>Every class: AUROC x 100 and F1 x 100</summary>", ""]
-    classes = [
-        [r["task"], *row] for r in results for row in class_rows(r, (MODEL, *CONTROLS), fractions)
-    ]
-    lines += markdown_table(["task", *CLASS_COLUMNS, *head], classes)
-    lines += ["</details>", ""]
-    notes = [f"- {r['task']}: {note}" for r in results for note in r["notes"]]
-    return "\n".join([*lines, *(["### Notes", "", *notes] if notes else [])])
+def pretrained_on(run: Path) -> list[str] | None:
+    """The corpora of a run's training data, or None if they are not at hand any more."""
+    config = load_config(run / "config.json")
+    try:
+        return re.findall(r"\w+", read_metadata(config.data.dir or run / "data")["corpus"])
+    except InputError:
+        return None
 
 
-def _facts(document: dict) -> list[str]:
-    """Data, checkpoint, training and config, a bullet each."""
-    data, run = document["data"], document["run"]
-    sizes = "; ".join(
-        f"{split} {v['examples']} rows of {v['patients']} patients"
-        for split, v in data["splits"].items()
-    )
-    lines = [
-        f"- Data: {data['corpus']}, {data['windows']} window{'s' * (data['windows'] == 'all')} of"
-        f" each record, {data['split_rule']}: {sizes}; preprocessing {data['preprocess_hash']}.",
-        f"- Checkpoint {run['checkpoint']}, of a run of {run['steps']} steps with"
-        f" {run['batch_size']} records each.",
-    ]
-    best, last = run["validation_best"], run["validation_last"]
-    if best:
-        lines.append(f"- Validation: best {_validation(best)}; last {_validation(last)}.")
-    if run["differences"] is not None:
-        changes = ", ".join(f"`{change}`" for change in run["differences"]) or "none"
-        lines.append(f"- Differences from the paper's table (`configs/pretrain.py`): {changes}.")
-    return lines
+def some_of(known: Sequence[str]):
+    """The type of a flag that takes some of these words, with commas between."""
+
+    def parse(text: str) -> list[str]:
+        words = list(dict.fromkeys(text.split(",")))
+        if not set(words) <= set(known):
+            raise argparse.ArgumentTypeError(f"'{text}': give {' or '.join(known)}, or both")
+        return words
+
+    return parse
 
 
-def _validation(row: dict) -> str:
-    scores = (
-        f"R2 of hidden leads {row['ecg_r2']:.3f}, of the visible heart vector {row['vcg_r2']:.3f}"
-    )
-    return f"loss {row['loss']:.4g} at step {row['step']} ({scores})"
-
-
-def _not_won(results: list[dict], parts: list[str], corpus: str) -> list[str]:
-    """Every control, part and published figure that is not clearly beaten, as sentences."""
-    lines = []
-    for result in results:
-        for gap in result["differences"]:
-            where = f"- {result['task']}, {percent(gap['fraction'])} of the labels"
-            size, interval = f"{abs(100 * gap['difference']):.1f} points", _interval(gap)
-            if gap["control"] in parts:
-                if gap["difference"] < 0:
-                    part = gap["control"].removeprefix(f"{MODEL}: ").removesuffix(" only")
-                    lines.append(
-                        f"{where}: {part} alone scores {size} more than the whole embedding"
-                        f" {interval}."
-                    )
-            elif gap["difference"] <= 0:
-                doubt = "" if gap["high"] < 0 else ", within the uncertainty"
-                lines.append(f"{where}: {gap['control']} is ahead by {size} {interval}{doubt}.")
-            elif gap["low"] <= 0:
-                lines.append(
-                    f"{where}: ahead of {gap['control']} by {size} only, not clear of zero"
-                    f" {interval}."
-                )
-        for row, scores in published_for(corpus, result["task"]):
-            ours = {f: 100 * cell["macro_auroc"] for f, cell in cells_of(result, MODEL).items()}
-            behind = {f: scores[f] - ours[f] for f in ours if scores.get(f, 0.0) > ours[f]}
-            if behind:
-                gaps = ", ".join(f"{gap:.1f} points at {percent(f)}" for f, gap in behind.items())
-                lines.append(
-                    f"- {result['task']}: below {row.name} (published, another test set) by {gaps}."
-                )
-    if not lines:
-        return ["It is clearly ahead of all controls on every task and at every fraction."]
-    return [f"Intervals are of the difference, {MODEL} minus the other.", "", *lines]
-
-
-def _interval(gap: dict) -> str:
-    return f"[{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
-
-
-def _agreement(document: dict) -> list[str]:
-    """How far the other protocols are from 'ridge' on the first task with all labels."""
-    lines = [
-        "`paper`: Adam on standardised features; `release`: Adam on raw features, 50 epochs at"
-        " most. The paper does not say whether features are standardised; that `paper` does so"
-        " was decided after seeing test scores of a toy model.",
-        "",
-    ]
-    for other in document["agreement"]:
-        ridge = next(result for result in document["results"] if result["task"] == other["task"])
-        for model in other["models"]:
-            one, two = (cells_of(result, model).get(1.0) for result in (ridge, other))
-            if one and two:
-                scores = (
-                    f"`ridge` {points(one['macro_auroc'])}, `{other['protocol']}`"
-                    f" {points(two['macro_auroc'])}"
-                )
-                gap = f"{abs(100 * (one['macro_auroc'] - two['macro_auroc'])):.1f} points apart"
-                end = ", still improving when it was stopped" if two["cut_short"] else ""
-                lines.append(
-                    f"- {other['task']}, 100% of the labels, {model}: {scores}: {gap}{end}."
-                )
-    return lines
+def read_files(flags: Sequence[str]) -> dict[str, list[Foreign]]:
+    """The files of --embeddings by name."""
+    files: dict[str, list[Foreign]] = {}
+    for text in flags:
+        name, path = named_path("--embeddings", text)
+        if name in (MODEL, *CONTROLS) or not name:
+            raise InputError(f"--embeddings={text}: '{name}' is the name of another row")
+        files.setdefault(name, []).append(read_foreign(path))
+    return files
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("results", __doc__)
     add = parser.add_argument
     add("--checkpoint", required=True, type=Path, metavar="RUN", help="run directory of lvcg train")
-    add("--data", required=True, type=Path, help="shards of lvcg build, with labels")
+    add(
+        "--data",
+        required=True,
+        action="append",
+        metavar="[NAME=]SHARDS",
+        help="shards of lvcg build, with labels; may be repeated",
+    )
     add("--out", type=Path, metavar="PAGE", help="the page (default docs/results-NAME.md)")
     add("--name", help="section of the page (default: the name of the run directory)")
+    add(
+        "--draw",
+        type=some_of(DRAWS),
+        default=",".join(DRAWS),
+        help="how label subsets are drawn (default %(default)s)",
+    )
+    add(
+        "--protocol",
+        type=some_of(HEADS),
+        default="ridge",
+        help="ridge (default), or ridge,attention",
+    )
+    add(
+        "--embeddings",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="embeddings of another model; may be repeated",
+    )
     add(
         "--random_seeds",
         type=positive_int,
@@ -276,27 +255,48 @@ def main(argv: list[str] | None = None) -> int:
         help="random initialisations of the control (default 3)",
     )
     add("--work", type=Path, help="where embeddings and JSON are kept (default RUN/eval)")
-    add_shared(parser, "task", seeds=5)
+    add_shared(parser, "task", "fractions", seeds=5)
     args = parser.parse_args(argv)
     logging.set_verbosity(logging.WARNING)
-    tasks, metadata = choose_tasks(args.task, args.data), read_metadata(args.data)
+    files, sets = read_files(args.embeddings), find_data(args.data, args.task)
     name, work = args.name or args.checkpoint.resolve().name, args.work or args.checkpoint / "eval"
     out = args.out or Path(f"docs/results-{name}.md")
     work.mkdir(parents=True, exist_ok=True)
 
-    tables = embed_all(args.checkpoint, args.data, work, args.random_seeds)
+    # embeddings of every data set, then probes
+    attention, benches = "attention" in args.protocol, []
+    for data in sets:
+        tables = embed_all(args.checkpoint, data.path, work, args.random_seeds, attention)
+        benches.append(Bench(data, tables, files, attention))
+    checkpoint = benches[0].table.metadata["checkpoint"]
+    notes = [f"{bench.data.name}: {note}" for bench in benches for note in bench.notes]
+    notes += unmatched(files, {bench.data.name: bench.record_id for bench in benches})
     began = time.monotonic()
-    results, agreement = probe_all(tables, tasks, args.seeds)
+    work_list = [(b, task, draw) for b in benches for task in b.data.tasks for draw in args.draw]
+    results = [
+        bench.probe(task, draw, args.fractions, args.seeds)
+        for bench, task, draw in progress_bar(work_list, unit="table")
+    ]
+    agreement = benches[0].other_protocols()
     seconds = time.monotonic() - began
+
+    main_ones = [r["data"] == sets[0].name and r["draw"] == args.draw[0] for r in results]
     document = {
         "format": "lvcg-results-1",
         "name": name,
         "command": command_line("results", argv),
-        "data": describe_data(metadata),
-        "run": describe_run(args.checkpoint, tables[MODEL][0].metadata["checkpoint"]),
+        "data": describe_data(sets[0]),
+        "data_sets": [describe_data(data) for data in sets],
+        "run": describe_run(args.checkpoint, checkpoint)
+        | {"pretrained_on": pretrained_on(args.checkpoint)},
         "random_seeds": args.random_seeds,
-        "results": results,
+        "others": {
+            name: [Path(file.path).name for file in several] for name, several in files.items()
+        },
+        "results": [r for r, first in zip(results, main_ones, strict=True) if first],
+        "further": [r for r, first in zip(results, main_ones, strict=True) if not first],
         "agreement": agreement,
+        "notes": notes,
     }
     stored = work / f"results-{name}.json"
     stored.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,348 @@
+"""The Markdown of a results page, made from the numbers of `lvcg results` alone.
+
+A result is what `evaluate` gives for one task of one data set with one draw of the label subsets.
+Draws stand side by side; published figures stand beside the plain draw, which is theirs.
+"""
+
+from collections.abc import Sequence
+
+from lvcg_jax.studies.embeddings import MODEL, RANDOM, RAW
+from lvcg_jax.studies.published import (
+    CAVEAT,
+    HIGHEST_ATTENTION,
+    HIGHEST_LINEAR,
+    PAPER_BEST,
+    Figure,
+    published_rows,
+)
+from lvcg_jax.text.tables import (
+    CLASS_COLUMNS,
+    F1_TITLE,
+    cells_of,
+    class_rows,
+    fractions_of,
+    gain_row,
+    markdown_table,
+    percent,
+    points,
+)
+
+PUBLISHED_DRAW = "plain"
+ATTENTION = ", attention head"  # behind the name of a model
+AUROC, AUPRC, F1 = (
+    ("macro_auroc", "low", "high"),
+    ("macro_auprc", "auprc_low", "auprc_high"),
+    ("macro_f1", "f1_low", "f1_high"),
+)
+DRAW_WORDS = {
+    "guaranteed": "`guaranteed` draws one positive record of each class at least",
+    "plain": "`plain` is a plain sample, and every test class is scored, as published figures are",
+}
+
+
+class Page:
+    """The results of a document, by task and draw."""
+
+    def __init__(self, document: dict):
+        self.document = document
+        self.results = [*document["results"], *document["further"]]
+        self.draws = list(dict.fromkeys(result["draw"] for result in self.results))
+        self.fractions = fractions_of(self.results)
+        self.several = len(document["data_sets"]) > 1
+        # {task as the page calls it: {draw: result}}, in the order of the data sets
+        order = [data["name"] for data in document["data_sets"]]
+        self.tasks: dict[str, dict[str, dict]] = {}
+        for result in sorted(self.results, key=lambda result: order.index(result["data"])):
+            self.tasks.setdefault(self.task(result), {})[result["draw"]] = result
+        # models in the order of the tables, parts of the embedding last
+        names = list(dict.fromkeys(name for r in self.results for name in r["models"]))
+        self.parts = [name for name in names if name.startswith(f"{MODEL}: ")]
+        self.models = [name for name in names if name not in self.parts]
+
+    def task(self, result: dict) -> str:
+        return f"{result['data']} {result['task']}" if self.several else result["task"]
+
+    def columns(self, draws: Sequence[str] | None = None) -> list[str]:
+        """A column for each fraction, side by side for each draw."""
+        draws = self.draws if draws is None else draws
+        named = len(self.draws) > 1
+        return [percent(f) + f" {draw}" * named for draw in draws for f in self.fractions]
+
+    def row(self, task: str, model: str, keys: Sequence[str]) -> list[str]:
+        """Scores of a model with their intervals, in the order of `columns`."""
+        by_draw = [cells_of(result, model) for result in self.tasks[task].values()]
+        return [
+            points(*(cells.get(f, {}).get(key) for key in keys))
+            for cells in by_draw
+            for f in self.fractions
+        ]
+
+    def rows(self, keys: Sequence[str], models: Sequence[str]) -> list[list[str]]:
+        return [
+            [task, model, *self.row(task, model, keys)]
+            for task, by_draw in self.tasks.items()
+            for model in models
+            if model in next(iter(by_draw.values()))["models"]
+        ]
+
+    def published(self, task: str) -> dict[str, dict[float, Figure]]:
+        """The published rows of a task, if there is a plain draw that they can stand beside."""
+        result = self.tasks[task].get(PUBLISHED_DRAW)
+        return published_rows(result["corpus"], result["task"]) if result else {}
+
+
+def section_text(document: dict) -> str:
+    """One run's section."""
+    page = Page(document)
+    lines = [f"## {document['name']}", "", "```bash", document["command"], "```", ""]
+    lines += [*_facts(document), ""]
+    lines += ["### At a glance", "", *_glance(page)]
+    lines += ["### Test macro AUROC x 100", "", *_auroc(page)]
+    lines += [f"### Gain of {MODEL} over each other row (paired bootstrap)", "", *_gains(page)]
+    lines += [f"### Where {MODEL} does not win", "", *_not_won(page), ""]
+    lines += ["### Agreement of the protocols", "", *_agreement(page), ""]
+    head = ["task", "features", *page.columns()]
+    lines += ["### AUPRC", "", "Test macro average precision x 100.", ""]
+    lines += markdown_table(head, page.rows(AUPRC, page.models))
+    lines += ["### F1", "", F1_TITLE, "", *markdown_table(head, _f1(page))]
+    lines += ["<details><summary>Every class: AUROC x 100 and F1 x 100</summary>", ""]
+    classes = [
+        [page.task(r), *row]
+        for r in document["results"]
+        for row in class_rows(r, page.models, page.fractions)
+    ]
+    fractions = [percent(f) for f in page.fractions]
+    lines += markdown_table(["task", *CLASS_COLUMNS, *fractions], classes)
+    lines += ["</details>", ""]
+    notes = [f"- {note}" for note in document["notes"]] + [
+        f"- {page.task(r)}{_of_draw(page, r)}: {note}" for r in page.results for note in r["notes"]
+    ]
+    return "\n".join([*lines, *(["### Notes", "", *notes] if notes else [])])
+
+
+def _of_draw(page: Page, result: dict) -> str:
+    return f" ({result['draw']})" if len(page.draws) > 1 else ""
+
+
+def _facts(document: dict) -> list[str]:
+    """Data, checkpoint, training, pre-training and config, a bullet each."""
+    run, lines = document["run"], []
+    for data in document["data_sets"]:
+        sizes = "; ".join(
+            f"{split} {v['examples']} rows of {v['patients']} patients"
+            for split, v in data["splits"].items()
+        )
+        name = data["corpus"] + f" (`{data['name']}`)" * (data["name"] != data["corpus"])
+        lines.append(
+            f"- Data: {name}, {data['windows']} window{'s' * (data['windows'] == 'all')} of each"
+            f" record, {data['split_rule']}: {sizes}; preprocessing {data['preprocess_hash']}."
+        )
+    lines.append(
+        f"- Checkpoint {run['checkpoint']}, of a run of {run['steps']} steps with"
+        f" {run['batch_size']} records each."
+    )
+    lines.append(f"- {_pretraining(document)}")
+    best, last = run["validation_best"], run["validation_last"]
+    if best:
+        lines.append(f"- Validation: best {_validation(best)}; last {_validation(last)}.")
+    if run["differences"] is not None:
+        changes = ", ".join(f"`{change}`" for change in run["differences"]) or "none"
+        lines.append(f"- Differences from the paper's table (`configs/pretrain.py`): {changes}.")
+    for name, files in document["others"].items():
+        lines.append(f"- {name}: embeddings of another model, read from {', '.join(files)}.")
+    return lines
+
+
+def _pretraining(document: dict) -> str:
+    """Which of the data sets the model knows from its pre-training."""
+    known = document["run"]["pretrained_on"]
+    if known is None:
+        return (
+            "What it was pre-trained on is not at hand any more. Most published models were"
+            " pre-trained on another corpus than they are probed on."
+        )
+    sets = document["data_sets"]
+    same = [data["name"] for data in sets if data["corpus"] in known]
+    new = [data["name"] for data in sets if data["corpus"] not in known]
+    text = f"Pre-trained without labels on {', '.join(known)}."
+    if same:
+        text += (
+            f" So {', '.join(same)} is the corpus that it was pre-trained on, which is an advantage"
+            " that most published models did not have."
+        )
+    return text + (f" It has never seen {', '.join(new)}." if new else "")
+
+
+def _validation(row: dict) -> str:
+    scores = (
+        f"R2 of hidden leads {row['ecg_r2']:.3f}, of the visible heart vector {row['vcg_r2']:.3f}"
+    )
+    return f"loss {row['loss']:.4g} at step {row['step']} ({scores})"
+
+
+def _glance(page: Page) -> list[str]:
+    """A column for each task and one for their average; a table for each draw."""
+    shares = " / ".join(f"{100 * f:g}" for f in page.fractions)
+    head, lines = ["features", *page.tasks, "average"], []
+    for draw in page.draws:
+        results = [by_draw[draw] for by_draw in page.tasks.values()]
+        rows = []
+        for model in page.models:
+            cells = [cells_of(result, model) for result in results]
+            scores = [[c.get(f, {}).get("macro_auroc") for f in page.fractions] for c in cells]
+            rows.append([model, *_joined(scores, 100)])
+        if draw == PUBLISHED_DRAW:
+            figures = [page.published(task) for task in page.tasks]
+            for name in dict.fromkeys(name for found in figures for name in found):
+                scores = [
+                    [
+                        found[name][f].score if f in found.get(name, {}) else None
+                        for f in page.fractions
+                    ]
+                    for found in figures
+                ]
+                rows.append([f"{name} (published)", *_joined(scores, 1)])
+        lines += [f"Test macro AUROC x 100 with {shares}% of the labels; {DRAW_WORDS[draw]}.", ""]
+        lines += markdown_table(head, rows)
+    return lines
+
+
+def _joined(scores: list[list[float | None]], factor: float) -> list[str]:
+    """Scores [task][fraction] -> '75.3 / 79.0 / 80.1' of each task and of the mean over tasks,
+    which only exists where every task has a score."""
+    columns = list(zip(*scores, strict=True))
+    known = [[x for x in column if x is not None] for column in columns]
+    mean = [sum(x) / len(x) if len(x) == len(scores) else None for x in known]
+    return [
+        " / ".join("-" if x is None else f"{factor * x:.1f}" for x in row)
+        for row in [*scores, mean]
+    ]
+
+
+def _auroc(page: Page) -> list[str]:
+    """Scores with intervals, published figures with whose they are, and the sources of these."""
+    seeds, rows, sources = page.results[0]["seeds"], [], {}
+    for task in page.tasks:
+        rows += [
+            [task, model, *page.row(task, model, AUROC)]
+            for model in (*page.models, *page.parts)
+            if model in next(iter(page.tasks[task].values()))["models"]
+        ]
+        for name, figures in page.published(task).items():
+            cells = [
+                f"{figures[f].score:g} ({figures[f].row.model})"
+                if draw == PUBLISHED_DRAW and f in figures
+                else "-"
+                for draw in page.draws
+                for f in page.fractions
+            ]
+            rows.append([task, f"{name} (published)", *cells])
+            sources |= {(x.row.model, x.row.kind): x.row.words for x in figures.values()}
+    lines = [
+        f"Mean of {seeds} label subsets [95% bootstrap over patients], protocol `ridge` where no"
+        f" other is named; {RANDOM}: mean of {page.document['random_seeds']} initialisations with"
+        f" norm statistics measured on training data; {RAW}: one as it is initialised, which is"
+        " what others compare with.",
+        "",
+        *markdown_table(["task", "features", *page.columns()], rows),
+    ]
+    if sources:
+        lines += [CAVEAT, "", *(f"- {model}: {words}." for (model, _), words in sources.items())]
+        return [*lines, ""]
+    if PUBLISHED_DRAW not in page.draws:
+        lines += ["Published figures stand beside the plain draw only: `--draw=plain`.", ""]
+    return lines
+
+
+def _gains(page: Page) -> list[str]:
+    others = [name for name in page.models if name != MODEL]
+    rows = []
+    for task, by_draw in page.tasks.items():
+        for other in others:
+            gains = [gain for r in by_draw.values() for gain in gain_row(r, other, page.fractions)]
+            if set(gains) != {"-"}:
+                rows.append([task, f"{MODEL} - {other}", *gains])
+    return markdown_table(["task", "difference", *page.columns()], rows)
+
+
+def _f1(page: Page) -> list[list[str]]:
+    """Macro F1 of each model, and of answering yes for every record."""
+    rows = []
+    for task in page.tasks:
+        mine = [row for row in page.rows(F1, page.models) if row[0] == task]
+        rows += [*mine, [task, "always yes", *page.row(task, MODEL, ("f1_always_yes",))]]
+    return rows
+
+
+def _not_won(page: Page) -> list[str]:
+    """Every other row, part and published figure that is not clearly beaten, as sentences; of the
+    draws, the first, and for published figures the plain one."""
+    lines = []
+    for task, by_draw in page.tasks.items():
+        for gap in by_draw[page.draws[0]]["differences"]:
+            lines += _gap_words(task, gap, page.parts)
+        for name, figures in page.published(task).items():
+            model = {
+                PAPER_BEST: MODEL,
+                HIGHEST_LINEAR: MODEL,
+                HIGHEST_ATTENTION: MODEL + ATTENTION,
+            }.get(name)
+            ours = cells_of(by_draw[PUBLISHED_DRAW], model) if model else {}
+            behind = {
+                f: figures[f].score - 100 * cell["macro_auroc"]
+                for f, cell in ours.items()
+                if f in figures and figures[f].score > 100 * cell["macro_auroc"]
+            }
+            if behind:
+                gaps = ", ".join(
+                    f"{gap:.1f} points at {percent(f)} ({figures[f].row.model})"
+                    for f, gap in behind.items()
+                )
+                end = "" if model == MODEL else f"; {model}"
+                lines.append(f"- {task}: below the {name} (published) by {gaps}{end}.")
+    if not lines:
+        return ["It is clearly ahead of all other rows on every task and at every fraction."]
+    return [f"Intervals are of the difference, {MODEL} minus the other.", "", *lines]
+
+
+def _gap_words(task: str, gap: dict, parts: Sequence[str]) -> list[str]:
+    """A sentence on a difference that is not clearly above zero, else nothing."""
+    where = f"- {task}, {percent(gap['fraction'])} of the labels"
+    size = f"{abs(100 * gap['difference']):.1f} points"
+    interval = f"[{100 * gap['low']:+.1f}, {100 * gap['high']:+.1f}]"
+    if gap["control"] in parts:
+        part = gap["control"].removeprefix(f"{MODEL}: ").removesuffix(" only")
+        words = f"{part} alone scores {size} more than the whole embedding {interval}"
+        return [f"{where}: {words}."] if gap["difference"] < 0 else []
+    if gap["difference"] <= 0:
+        doubt = "" if gap["high"] < 0 else ", within the uncertainty"
+        return [f"{where}: {gap['control']} is ahead by {size} {interval}{doubt}."]
+    if gap["low"] <= 0:
+        return [f"{where}: ahead of {gap['control']} by {size} only, not clear of zero {interval}."]
+    return []
+
+
+def _agreement(page: Page) -> list[str]:
+    """How far the other protocols are from 'ridge' on the first task with all labels."""
+    lines = [
+        "`paper`: Adam on standardised features; `release`: Adam on raw features, 50 epochs at"
+        " most. The paper does not say whether features are standardised; that `paper` does so"
+        " was decided after seeing test scores of a toy model.",
+        "",
+    ]
+    for other in page.document["agreement"]:
+        by_draw = page.tasks[page.task(other)]
+        ridge = by_draw.get(other["draw"], next(iter(by_draw.values())))
+        for model in other["models"]:
+            one, two = (cells_of(result, model).get(1.0) for result in (ridge, other))
+            if one and two:
+                scores = (
+                    f"`ridge` {points(one['macro_auroc'])}, `{other['protocol']}`"
+                    f" {points(two['macro_auroc'])}"
+                )
+                gap = f"{abs(100 * (one['macro_auroc'] - two['macro_auroc'])):.1f} points apart"
+                end = ", still improving when it was stopped" if two["cut_short"] else ""
+                lines.append(
+                    f"- {page.task(other)}, 100% of the labels, {model}: {scores}: {gap}{end}."
+                )
+    return lines
