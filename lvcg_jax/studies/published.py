@@ -19,6 +19,13 @@ HIGHEST = {
     "highest known, all weights trained": ("fine-tuned", "supervised"),
 }
 HIGHEST_LINEAR, HIGHEST_ATTENTION, HIGHEST_TRAINED = HIGHEST
+KINDS = {
+    "linear": "linear probe",
+    "attention": "attention head",
+    "fine-tuned": "fine-tuned",
+    "supervised": "all weights trained from scratch",
+    "control": "control",
+}
 CAVEAT = (
     "Published figures are for the usual splits (PTB-XL: folds 1-8 train, 9 validation, 10 test),"
     " for label subsets drawn plainly, and mostly for models pre-trained elsewhere, so they give a"
@@ -45,7 +52,7 @@ class Published:
     def words(self) -> str:
         """All that a reader needs in order to judge the row."""
         return (
-            f"{self.kind}, {self.protocol}; pre-training: {self.pretraining};"
+            f"{KINDS[self.kind]}, {self.protocol}; pre-training: {self.pretraining};"
             f" {self.source}, looked up {self.looked_up}"
         )
 

@@ -36,7 +36,6 @@ from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.files import load_config
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table, align_features, take_rows
-from lvcg_jax.probe.attention import AttentionFit, join_inputs, read_facts
 from lvcg_jax.probe.labels import choose_tasks, task_of
 from lvcg_jax.probe.study import evaluate, linear_fits, part_features, probe_task
 from lvcg_jax.runs.history import describe_run
@@ -141,6 +140,8 @@ class Bench:
         # what an attention head reads
         self.inputs = {}
         if attention:
+            from lvcg_jax.probe.attention import join_inputs, read_facts  # late: compiles a network
+
             facts, keys = read_facts(data.path, self.table), self.table.keys
             self.inputs = {
                 name + ATTENTION: join_inputs(facts, self.features[name][0], tables[name][0], keys)
@@ -152,7 +153,10 @@ class Bench:
         found = task_of(self.table, task)
         features = {name: [x[found.rows] for x in xs] for name, xs in self.features.items()}
         fits = linear_fits(features, len(found.rows), "ridge", parts=self.parts)
-        fits |= {name: [AttentionFit(x, found.rows)] for name, x in self.inputs.items()}
+        if self.inputs:
+            from lvcg_jax.probe.attention import AttentionFit
+
+            fits |= {name: [AttentionFit(x, found.rows)] for name, x in self.inputs.items()}
         labelled = found.labels, found.patients, found.splits
         options = {"class_names": found.classes, "records": found.records, "draw": draw}
         result = evaluate(fits, *labelled, fractions, seeds, "ridge", **options, progress=True)

@@ -28,7 +28,7 @@ from lvcg_jax.text.tables import (
 )
 
 PUBLISHED_DRAW = "plain"
-ATTENTION = ", attention head"  # behind the name of a model
+ATTENTION = ", attention"  # behind the name of a model
 AUROC, AUPRC, F1 = (
     ("macro_auroc", "low", "high"),
     ("macro_auprc", "auprc_low", "auprc_high"),
@@ -230,7 +230,7 @@ def _auroc(page: Page) -> list[str]:
         ]
         for name, figures in page.published(task).items():
             cells = [
-                f"{figures[f].score:g} ({figures[f].row.model})"
+                f"{figures[f].score} ({figures[f].row.model})"
                 if draw == PUBLISHED_DRAW and f in figures
                 else "-"
                 for draw in page.draws
@@ -299,7 +299,8 @@ def _not_won(page: Page) -> list[str]:
                     for f, gap in behind.items()
                 )
                 end = "" if model == MODEL else f"; {model}"
-                lines.append(f"- {task}: below the {name} (published) by {gaps}{end}.")
+                what = name.replace(",", "")
+                lines.append(f"- {task}: below the {what} (published) by {gaps}{end}.")
     if not lines:
         return ["It is clearly ahead of all other rows on every task and at every fraction."]
     return [f"Intervals are of the difference, {MODEL} minus the other.", "", *lines]
