@@ -27,7 +27,7 @@ from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
-from lvcg_jax.config.files import PAPER_CONFIG, as_tuples, read_config_file
+from lvcg_jax.config.files import PAPER_CONFIG, as_tuples, differences, read_config_file
 from lvcg_jax.config.inputs import as_geometry
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
@@ -41,6 +41,10 @@ from lvcg_jax.text.documents import read_probe
 from lvcg_jax.text.tables import auroc_row, fractions_of, gain_row, markdown_table, percent
 
 RECORDS = 8  # synthetic ones, of as many patients, for the comparison
+PRETRAINING_WORDS = (
+    "Pre-trained without labels on {corpora}: where that is the corpus of the scores, most"
+    " published models did not have this advantage. What others reach is in docs/results.md."
+)
 SIZE_RECORDS = 2_000  # training records for the usual size of a lead
 
 
@@ -73,6 +77,18 @@ def train_command(config: ConfigDict, name: str) -> str:
         if field not in FREE_FIELDS and value != usual.get(field):
             flags.append(shlex.quote(f"--config.{field}={as_tuples(value)}"))
     return " ".join(["lvcg train", *flags])
+
+
+def difference_words(config: ConfigDict, corpora: Sequence[str]) -> str:
+    """In what these weights are not the paper's: data, and every field that differs."""
+    changes = ", ".join(
+        f"`{change}`" for change in differences(read_config_file(PAPER_CONFIG), config)
+    )
+    return (
+        "Not the weights of the LVCG paper, which were trained on 800,000 records of MIMIC-IV-ECG:"
+        f" these were trained on {', '.join(LICENCES[name][0] for name in corpora)}. Differences"
+        f" from the paper's table of settings (`{PAPER_CONFIG}`): {changes or 'none'}."
+    )
 
 
 def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
@@ -185,6 +201,8 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     score_text = scores_words(
         scores, [weights_hash(trained.variables), weights_hash(half.variables)]
     )
+    if scores:
+        score_text += f"\n\n{PRETRAINING_WORDS.format(corpora=', '.join(known))}"
     # what NAME.json and the card say
     facts = {
         "format": weights.FORMAT,
@@ -207,6 +225,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     facts["card"] = {
         "Data": f"{data_words(trained.config, run)}\n\n{licence_words(known)}",
         "Training": training_words(facts, config, run)
+        + f"\n\n{difference_words(config, known)}"
         + (f"\n\n```bash\n{command}\n```" if command else ""),
     }
     # written, and read back as a user will

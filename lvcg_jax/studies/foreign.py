@@ -33,6 +33,7 @@ def read_foreign(path: str) -> Foreign:
     read = _read_npz if check_ending(path) == ".npz" else _read_parquet
     try:
         record_id, embedding = read(path)
+        record_id, embedding = np.asarray(record_id).astype(str), np.asarray(embedding, np.float32)
     except InputError:
         raise
     except FileNotFoundError:
@@ -41,7 +42,6 @@ def read_foreign(path: str) -> Foreign:
     except Exception as error:
         what = first_line(error, 100)
         raise InputError(f"{path} is damaged or holds no embeddings ({what})") from None
-    record_id, embedding = np.asarray(record_id).astype(str), np.asarray(embedding, np.float32)
     if embedding.ndim != 2 or record_id.shape != embedding.shape[:1] or not len(record_id):
         raise InputError(
             f"{path}: record_id {record_id.shape} and embedding {embedding.shape} do not match:"

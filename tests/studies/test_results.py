@@ -11,8 +11,7 @@ from lvcg_jax.probe.labels import in_order
 from lvcg_jax.report.scores import probe_section
 from lvcg_jax.studies import embeddings, results
 from lvcg_jax.studies.embeddings import CONTROLS, MODEL, RANDOM
-from lvcg_jax.studies.published import PUBLISHED, published_for
-from lvcg_jax.studies.results import section_text
+from lvcg_jax.studies.results_page import section_text
 from lvcg_jax.text.pages import write_section
 from lvcg_jax.text.tables import points
 
@@ -29,7 +28,7 @@ def page(trained_run, shards_dir, tmp_path_factory):
         f"--out={path}",
         f"--work={folder / 'work'}",
     ]
-    flags += ["--name=smoke", "--seeds=2", "--random_seeds=2"]
+    flags += ["--name=smoke", "--seeds=2", "--random_seeds=2", "--draw=guaranteed"]
     assert results.main(flags) == 0
     return path, folder / "work", flags
 
@@ -88,7 +87,6 @@ def test_page_says_what_was_run_on_what(page, trained_run, shards_dir):
 def test_rerun_replaces_its_section_and_embeds_nothing(page, monkeypatch):
     path, _, flags = page
     before = path.read_text()
-    monkeypatch.setattr(results, "embed_dataset", None)
     for name in ("embed_dataset", "median_beat_table"):
         monkeypatch.setattr(embeddings, name, None)
     results.main(flags)
@@ -133,6 +131,9 @@ def document(gaps, corpus="ptbxl", score=0.8):
     ]
     result = {
         "task": "super",
+        "data": "mine",
+        "corpus": corpus,
+        "draw": "plain",
         "protocol": "ridge",
         "seeds": 3,
         "models": models,
@@ -147,8 +148,10 @@ def document(gaps, corpus="ptbxl", score=0.8):
         "batch_size": 1,
         "differences": [],
         "validation_best": None,
+        "pretrained_on": [corpus],
     }
     data = {
+        "name": "mine",
         "corpus": corpus,
         "split_rule": "folds",
         "windows": "first",
@@ -160,6 +163,10 @@ def document(gaps, corpus="ptbxl", score=0.8):
         "command": "c",
         "random_seeds": 1,
         "agreement": [result | {"protocol": "paper"}],
+        "data_sets": [data],
+        "further": [],
+        "others": {},
+        "notes": [],
     }
     return {"run": run | {"validation_last": None}, "data": data, "results": [result]} | rest
 
@@ -173,22 +180,13 @@ def test_what_is_not_won_is_told_from_the_numbers():
     assert "rhythm alone scores 1.0 points more than the whole embedding" in text
     assert "ahead of random weights by 2.0 points only, not clear of zero [-1.0, +5.0]" in text
     assert "median beat is ahead by 3.0 points [-4.0, -2.0]." in text
-    assert "super: below HeartLang (published, another test set) by 7.5 points at 100%." in text
-    assert (
-        "super: below LVCG, rebuilt" in text and "super: below random weights, rebuilt" not in text
-    )
+    best = "super: below the best of the LVCG paper's table (published) by 7.5 points at 100%"
+    assert f"{best} (HeartLang)." in text
+    highest = "super: below the highest known linear probe (published) by 12.4 points at 100%"
+    assert f"{highest} (ECGFounder)." in text
     won = section_text(document([(0.1, 0.05, 0.2)] * 4, corpus="mine"))
-    assert "clearly ahead of all controls" in won and "HeartLang" not in won
+    assert "clearly ahead of all other rows" in won and "HeartLang" not in won
     assert "`paper` 80.0: 0.0 points apart, still improving when it was stopped." in won
-
-
-def test_published_figures_are_points_of_known_tasks():
-    assert {row.name for row, _ in published_for("ptbxl", "rhythm")} >= {"LVCG, paper", "HeartLang"}
-    assert published_for("ptbxl", "super")[0][1] == {0.01: 75.33, 0.1: 79.03, 1.0: 80.13}
-    for row in PUBLISHED:
-        assert row.source and all(
-            50 < v < 100 for scores in row.scores.values() for v in scores.values()
-        )
 
 
 def test_data_set_without_labels_is_refused(trained_run, shards_dir, tmp_path):
