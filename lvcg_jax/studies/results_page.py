@@ -4,7 +4,7 @@ A result is what `evaluate` gives for one task of one data set with one draw of 
 Draws stand side by side; published figures stand beside the plain draw, which is theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lvcg_jax.studies.embeddings import MODEL, RANDOM, RAW
 from lvcg_jax.studies.published import (
@@ -16,10 +16,14 @@ from lvcg_jax.studies.published import (
     published_rows,
 )
 from lvcg_jax.text.tables import (
+    AUPRC_TITLE,
     CLASS_COLUMNS,
     F1_TITLE,
+    auprc_rows,
+    auroc_row,
     cells_of,
     class_rows,
+    f1_rows,
     fractions_of,
     gain_row,
     markdown_table,
@@ -29,11 +33,6 @@ from lvcg_jax.text.tables import (
 
 PUBLISHED_DRAW = "plain"
 ATTENTION = ", attention"  # behind the name of a model
-AUROC, AUPRC, F1 = (
-    ("macro_auroc", "low", "high"),
-    ("macro_auprc", "auprc_low", "auprc_high"),
-    ("macro_f1", "f1_low", "f1_high"),
-)
 DRAW_WORDS = {
     "guaranteed": "`guaranteed` draws one positive record of each class at least",
     "plain": "`plain` is a plain sample, and every test class is scored, as published figures are",
@@ -62,28 +61,28 @@ class Page:
     def task(self, result: dict) -> str:
         return f"{result['data']} {result['task']}" if self.several else result["task"]
 
-    def columns(self, draws: Sequence[str] | None = None) -> list[str]:
+    def models_of(self, result: dict, parts: bool = False) -> list[str]:
+        """The rows of a task, in the order of the tables; with parts of the embedding last."""
+        names = [*self.models, *self.parts] if parts else self.models
+        return [name for name in names if name in result["models"]]
+
+    def columns(self) -> list[str]:
         """A column for each fraction, side by side for each draw."""
-        draws = self.draws if draws is None else draws
         named = len(self.draws) > 1
-        return [percent(f) + f" {draw}" * named for draw in draws for f in self.fractions]
+        return [percent(f) + f" {draw}" * named for draw in self.draws for f in self.fractions]
 
-    def row(self, task: str, model: str, keys: Sequence[str]) -> list[str]:
-        """Scores of a model with their intervals, in the order of `columns`."""
-        by_draw = [cells_of(result, model) for result in self.tasks[task].values()]
+    def rows(self, make: Callable[[dict], list[list[str]]], task: str) -> list[list[str]]:
+        """What `make` gives for each draw's result (rows with their name first), side by side."""
+        by_draw = [make(self.tasks[task][draw]) for draw in self.draws]
         return [
-            points(*(cells.get(f, {}).get(key) for key in keys))
-            for cells in by_draw
-            for f in self.fractions
+            [task, same[0][0], *(cell for row in same for cell in row[1:])]
+            for same in zip(*by_draw, strict=True)
         ]
 
-    def rows(self, keys: Sequence[str], models: Sequence[str]) -> list[list[str]]:
-        return [
-            [task, model, *self.row(task, model, keys)]
-            for task, by_draw in self.tasks.items()
-            for model in models
-            if model in next(iter(by_draw.values()))["models"]
-        ]
+    def table(self, make: Callable[[dict], list[list[str]]], second: str = "features") -> list[str]:
+        """The lines of a table of all tasks."""
+        rows = [row for task in self.tasks for row in self.rows(make, task)]
+        return markdown_table(["task", second, *self.columns()], rows)
 
     def published(self, task: str) -> dict[str, dict[float, Figure]]:
         """The published rows of a task, if there is a plain draw that they can stand beside."""
@@ -96,20 +95,20 @@ def section_text(document: dict) -> str:
     page = Page(document)
     lines = [f"## {document['name']}", "", "```bash", document["command"], "```", ""]
     lines += [*_facts(document), ""]
-    lines += ["### At a glance", "", *_glance(page)]
+    lines += ["### At a glance", "", *_glance(page, "AUROC")]
     lines += ["### Test macro AUROC x 100", "", *_auroc(page)]
-    lines += [f"### Gain of {MODEL} over each other row (paired bootstrap)", "", *_gains(page)]
+    lines += [f"### Gain of {MODEL} over each other row (paired bootstrap)", ""]
+    lines += page.table(lambda r: _gains(page, r), "difference")
     lines += [f"### Where {MODEL} does not win", "", *_not_won(page), ""]
     lines += ["### Agreement of the protocols", "", *_agreement(page), ""]
-    head = ["task", "features", *page.columns()]
-    lines += ["### AUPRC", "", "Test macro average precision x 100.", ""]
-    lines += markdown_table(head, page.rows(AUPRC, page.models))
-    lines += ["### F1", "", F1_TITLE, "", *markdown_table(head, _f1(page))]
-    lines += ["<details><summary>Every class: AUROC x 100 and F1 x 100</summary>", ""]
+    for metric, title, make in (("AUPRC", AUPRC_TITLE, auprc_rows), ("F1", F1_TITLE, f1_rows)):
+        lines += [f"### {metric}", "", *_glance(page, metric), title, ""]
+        lines += page.table(lambda r, make=make: make(r, page.models_of(r), page.fractions))
+    lines += ["<details><summary>Every class: AUROC, AUPRC and F1 x 100</summary>", ""]
     classes = [
         [page.task(r), *row]
         for r in document["results"]
-        for row in class_rows(r, page.models, page.fractions)
+        for row in class_rows(r, page.models_of(r), page.fractions)
     ]
     fractions = [percent(f) for f in page.fractions]
     lines += markdown_table(["task", *CLASS_COLUMNS, *fractions], classes)
@@ -180,29 +179,27 @@ def _validation(row: dict) -> str:
     return f"loss {row['loss']:.4g} at step {row['step']} ({scores})"
 
 
-def _glance(page: Page) -> list[str]:
+def _glance(page: Page, metric: str) -> list[str]:
     """A column for each task and one for their average; a table for each draw."""
     shares = " / ".join(f"{100 * f:g}" for f in page.fractions)
-    head, lines = ["features", *page.tasks, "average"], []
+    head, key, lines = ["features", *page.tasks, "average"], f"macro_{metric.lower()}", []
     for draw in page.draws:
         results = [by_draw[draw] for by_draw in page.tasks.values()]
         rows = []
         for model in page.models:
             cells = [cells_of(result, model) for result in results]
-            scores = [[c.get(f, {}).get("macro_auroc") for f in page.fractions] for c in cells]
+            scores = [[c.get(f, {}).get(key) for f in page.fractions] for c in cells]
             rows.append([model, *_joined(scores, 100)])
-        if draw == PUBLISHED_DRAW:
+        if metric == "AUROC" and draw == PUBLISHED_DRAW:
             figures = [page.published(task) for task in page.tasks]
             for name in dict.fromkeys(name for found in figures for name in found):
-                scores = [
-                    [
-                        found[name][f].score if f in found.get(name, {}) else None
-                        for f in page.fractions
-                    ]
-                    for found in figures
-                ]
+                mine = [found.get(name, {}) for found in figures]
+                scores = [[x[f].score if f in x else None for f in page.fractions] for x in mine]
                 rows.append([f"{name} (published)", *_joined(scores, 1)])
-        lines += [f"Test macro AUROC x 100 with {shares}% of the labels; {DRAW_WORDS[draw]}.", ""]
+        lines += [
+            f"Test macro {metric} x 100 with {shares}% of the labels; {DRAW_WORDS[draw]}.",
+            "",
+        ]
         lines += markdown_table(head, rows)
     return lines
 
@@ -223,11 +220,13 @@ def _auroc(page: Page) -> list[str]:
     """Scores with intervals, published figures with whose they are, and the sources of these."""
     seeds, rows, sources = page.results[0]["seeds"], [], {}
     for task in page.tasks:
-        rows += [
-            [task, model, *page.row(task, model, AUROC)]
-            for model in (*page.models, *page.parts)
-            if model in next(iter(page.tasks[task].values()))["models"]
-        ]
+        rows += page.rows(
+            lambda r: [
+                [model, *auroc_row(r, model, page.fractions)]
+                for model in page.models_of(r, parts=True)
+            ],
+            task,
+        )
         for name, figures in page.published(task).items():
             cells = [
                 f"{figures[f].score} ({figures[f].row.model})"
@@ -254,24 +253,12 @@ def _auroc(page: Page) -> list[str]:
     return lines
 
 
-def _gains(page: Page) -> list[str]:
-    others = [name for name in page.models if name != MODEL]
-    rows = []
-    for task, by_draw in page.tasks.items():
-        for other in others:
-            gains = [gain for r in by_draw.values() for gain in gain_row(r, other, page.fractions)]
-            if set(gains) != {"-"}:
-                rows.append([task, f"{MODEL} - {other}", *gains])
-    return markdown_table(["task", "difference", *page.columns()], rows)
-
-
-def _f1(page: Page) -> list[list[str]]:
-    """Macro F1 of each model, and of answering yes for every record."""
-    rows = []
-    for task in page.tasks:
-        mine = [row for row in page.rows(F1, page.models) if row[0] == task]
-        rows += [*mine, [task, "always yes", *page.row(task, MODEL, ("f1_always_yes",))]]
-    return rows
+def _gains(page: Page, result: dict) -> list[list[str]]:
+    return [
+        [f"{MODEL} - {other}", *gain_row(result, other, page.fractions)]
+        for other in page.models_of(result)
+        if other != MODEL
+    ]
 
 
 def _not_won(page: Page) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from lvcg_jax.embed.table import Table
+from lvcg_jax.probe.study import LinearFit
 from lvcg_jax.studies import results
 from lvcg_jax.studies.embeddings import CONTROLS, MODEL
 from lvcg_jax.studies.foreign import Foreign
@@ -33,13 +34,13 @@ def make_table(name, tasks, signal, rows=120):
     return Table(ids, ids, split, labels, np.float32(x), {"structure": 3, "rhythm": 1})
 
 
-def make_bench(name, corpus, tasks, files=None):
+def make_bench(name, corpus, tasks, files=None, attention=False):
     data = {"examples": 1, "records": 1, "patients": 1}
     metadata = {"corpus": corpus, "tasks": tasks, "splits": {"test": data}, "split_rule": "folds"}
     metadata |= {"windows": "first", "preprocess_hash": "h"}
     tables = {MODEL: [make_table(name, tasks, 2.0)]}
     tables |= {control: [make_table(name, tasks, 1.0)] for control in CONTROLS}
-    return Bench(DataSet(name, Path(name), metadata, list(tasks)), tables, files or {}, False)
+    return Bench(DataSet(name, Path(name), metadata, list(tasks)), tables, files or {}, attention)
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +97,11 @@ def cell(result, model, fraction):
 
 
 def test_at_a_glance_has_a_column_for_each_task_and_their_average(document):
-    glance = [t for t in tables_of(section_text(document)) if t[0] == "### At a glance"]
+    tables = tables_of(section_text(document))
+    glance = [t for t in tables if t[0] == "### At a glance"]
     assert len(glance) == 2  # a table for each draw
+    averages = [t[0] for t in tables if t[1][-1] == "average"]
+    assert averages == [h for h in ("### At a glance", "### AUPRC", "### F1") for _ in DRAWS]
     for draw, (_, head, rows) in zip(DRAWS, glance, strict=True):
         tasks = ["ptbxl super", "ptbxl rhythm", "elsewhere diagnosis"]
         assert head == ["features", *tasks, "average"]
@@ -132,7 +136,9 @@ def test_draws_stand_side_by_side_and_published_figures_beside_the_plain_one(doc
         ("### AUPRC", ("macro_auprc", "auprc_low", "auprc_high")),
         ("### F1", ("macro_f1", "f1_low", "f1_high")),
     ):
-        (_, head, rows) = next(t for t in tables_of(text) if t[0] == heading)
+        head, rows = next(
+            t[1:] for t in tables_of(text) if t[0] == heading and t[1][:2] == ["task", "features"]
+        )
         assert head[2:] == ["10% guaranteed", "100% guaranteed", "10% plain", "100% plain"]
         first, second = document["results"][0], document["further"][0]
         assert (first["task"], second["task"]) == ("super", "super")
@@ -140,6 +146,7 @@ def test_draws_stand_side_by_side_and_published_figures_beside_the_plain_one(doc
         shown = [f"{100 * c[keys[0]]:.1f} [{100 * c[keys[1]]:.1f}, {100 * c[keys[2]]:.1f}]"
                  for c in scores]  # fmt: skip
         assert ["ptbxl super", "JEPA", *shown] in rows
+    assert any(row[1] == "share of positives" for _, _, rows in tables_of(text) for row in rows)
     rows = next(t[2] for t in tables_of(text) if t[0] == "### Test macro AUROC x 100")
     best = ["79.44 (LVCG)", "84.15 (LVCG)"]
     assert ["elsewhere diagnosis", f"{PAPER_BEST} (published)", "-", "-", *best] in rows
@@ -183,6 +190,32 @@ def test_both_published_rows_are_compared_with(document):
         " (HeartLang), 27.5 points at 100% (HeartLang)." in text
     )
     assert "below the highest known linear probe (published) by 27.5 points at 10% (ST-MEM" in text
+
+
+def test_attention_heads_are_further_rows_compared_with_the_linear_probe(document, monkeypatch):
+    attention = pytest.importorskip("lvcg_jax.probe.attention")
+
+    class Fit(LinearFit):
+        """In the place of a head that takes minutes to learn."""
+
+        def __init__(self, features, rows):
+            super().__init__(features[rows], "ridge")
+
+    monkeypatch.setattr(attention, "read_facts", lambda data, table: None)
+    monkeypatch.setattr(attention, "join_inputs", lambda facts, x, table, keys: x)
+    monkeypatch.setattr(attention, "AttentionFit", Fit)
+    bench = make_bench("ptbxl", "ptbxl", ("super",), attention=True)
+    found = [bench.probe("super", draw, (1.0,), 1) for draw in DRAWS]
+    head = f"{MODEL}, attention"
+    assert found[0]["models"][-2:] == [head, "random weights, attention"]
+    sets = [describe_data(bench.data)]
+    made = document | {"results": found[:1], "further": found[1:], "data_sets": sets, "notes": []}
+    text = section_text(made)
+    rows = {tuple(row[:2]) for _, _, rows in tables_of(text) for row in rows}
+    assert ("super", head) in rows and ("super", f"{MODEL} - {head}") in rows
+    ours = 100 * cell(found[1], head, 1.0)["macro_auroc"]
+    words = f"below the highest known attention head (published) by {92.8 - ours:.1f} points"
+    assert (words in text) == (ours < 92.8)
 
 
 def test_data_sets_are_named_on_the_command_line(tmp_path, monkeypatch):
