@@ -7,13 +7,15 @@ Moved electrodes: the model believes in other lead directions A [12,3] than it w
     noise      every entry of A plus a normal number times the level; a seed gives one direction
     rotation   every lead direction turned by an angle about one axis, which the seed draws
 The probe is trained on undisturbed embeddings of the training records and tested on test embeddings
-lifted with the changed A, at 1% and 100% of the labels. Leads are derived from II, V2 and V5:
-lifted and projected with the changed A ('lift_and_project'), or lifted with it and projected with
-the true one ('lift_only'). All is the mean over --seeds draws, and as many label subsets.
+lifted with the changed A, at 1% and 100% of the labels, by AUROC and F1. Leads are derived from II,
+V2 and V5: lifted and projected with the changed A ('lift_and_project'), or lifted with it and
+projected with the true one ('lift_only'). All is the mean over --seeds draws, and as many label
+subsets.
 
 Fewer leads: nested sets from twelve leads to one, and those of common devices. AUROC of the probe
-trained with all leads and tested with few ('frozen'), and of one trained and tested with the same
-few leads, on a part of the training records ('retrained'); R2 of the hidden leads.
+trained with all leads and tested with few ('frozen'; at 1, 10 and 100% of the labels), and of one
+trained and tested with the same few leads, on a part of the training records ('retrained'); R2 of
+the hidden leads.
 
 Writes robustness.json, table.md, perturbation.svg, sparsity.svg, and embeddings.npz, which the next
 run reads instead of embedding again.
@@ -53,10 +55,18 @@ from lvcg_jax.studies.robustness_report import draw_perturbation, draw_sparsity
 from lvcg_jax.text.documents import to_json
 from lvcg_jax.text.flags import add_shared
 from lvcg_jax.text.pages import put_on_page
-from lvcg_jax.text.tables import markdown_table, points, with_interval
+from lvcg_jax.text.tables import (
+    auroc_row,
+    cells_of,
+    markdown_table,
+    percent,
+    points,
+    with_interval,
+)
 
 NOISE, DEGREES = (0.01, 0.05, 0.1, 0.2), (5.0, 10.0, 30.0, 150.0)
-FRACTIONS = (0.01, 1.0)
+FRACTIONS = (0.01, 1.0)  # with moved electrodes
+FEWER_FRACTIONS = (0.01, 0.1, 1.0)
 VISIBLE = ("II", "V2", "V5")  # of the leads that are derived with moved electrodes
 # The eight independent leads first, each adding a direction that is seen little; what only combines
 # I and II last.
@@ -280,6 +290,7 @@ def fewer_leads(
     entries: Sequence[Entry],
     tasks: Sequence[str],
     train_records: int,
+    seeds: int,
     resamples: int,
 ) -> dict:
     """AUROC, frozen and retrained, and R2 of the hidden leads for every set of leads."""
@@ -316,7 +327,9 @@ def fewer_leads(
     tested = (bench.table, bench.test_rows, frozen)
     return {
         "sets": found,
-        "frozen": [frozen_probe(*tested, task, (1.0,), 1, resamples) for task in tasks],
+        "frozen": [
+            frozen_probe(*tested, task, FEWER_FRACTIONS, seeds, resamples) for task in tasks
+        ],
         "retrained": [retrained_probe(part, retrained, task, resamples) for task in tasks],
         "train_records": len(train),
         "validation_records": len(val),
@@ -365,10 +378,7 @@ def sparsity_table(result: dict) -> list[str]:
         cells = []
         for pair in zip(result["frozen"], result["retrained"], strict=True):
             for probe in pair:
-                cell = next((c for c in probe["cells"] if c["model"] == name), None)
-                cells.append(
-                    points(cell["macro_auroc"], cell["low"], cell["high"]) if cell else "-"
-                )
+                cells += auroc_row(probe, name, (1.0,))
         r2 = [
             with_interval(found["r2"][m]) if "r2" in found else "-" for m in ("lvcg", "regression")
         ]
@@ -379,8 +389,49 @@ def sparsity_table(result: dict) -> list[str]:
     )
 
 
+def f1_table(result: dict) -> list[str]:
+    """Change of F1 x 100 by task, and of AUROC and F1 on average over tasks, a row for each
+    perturbation."""
+    probes, fractions = result["probe"], result["fractions"]
+
+    def changes(name: str, key: str, fraction: float) -> list[float | None]:
+        """Of each task, None where there is no score."""
+        pairs = [[cells_of(p, n).get(fraction, {}).get(key) for n in (name, ALL)] for p in probes]
+        return [None if None in pair else pair[0] - pair[1] for pair in pairs]
+
+    rows = []
+    for name in result["perturbations"]:
+        f1 = {f: changes(name, "macro_f1", f) for f in fractions}
+        by_task = [points(f1[f][i], sign="+") for i in range(len(probes)) for f in fractions]
+        auroc = [points(mean_of(changes(name, "macro_auroc", f)), sign="+") for f in fractions]
+        average = [points(mean_of(f1[f]), sign="+") for f in fractions]
+        rows.append([name, *by_task, *auroc, *average])
+    head = [f"{what} {percent(f)}" for what in [p["task"] for p in probes] for f in fractions]
+    head += [f"average {what} {percent(f)}" for what in ("AUROC", "F1") for f in fractions]
+    return markdown_table(["perturbation", *head], rows)
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean over tasks, None unless every task has a value."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
+
+
+def shares_table(result: dict) -> list[str]:
+    """AUROC x 100 of the frozen probe at every share of the labels, by task and on average."""
+    rows = []
+    for name in result["sets"]:
+        scores = [
+            [cells_of(p, name).get(f, {}).get("macro_auroc") for f in FEWER_FRACTIONS]
+            for p in result["frozen"]
+        ]
+        scores.append([mean_of(column) for column in zip(*scores, strict=True)])
+        rows.append([name, *(" / ".join(map(points, row)) for row in scores)])
+    return markdown_table(["set", *(p["task"] for p in result["frozen"]), "average"], rows)
+
+
 def to_text(moved: dict, fewer: dict, notes: Sequence[str]) -> str:
-    """Both tables as Markdown."""
+    """All tables as Markdown."""
     base = " and ".join(f"{m.upper()} {moved['baseline'][m]['mean']:.3f}" for m in ("mse", "r2"))
     lines = [
         "**Moved electrodes**: change of test macro AUROC x 100 by task and share of the labels,"
@@ -390,11 +441,20 @@ def to_text(moved: dict, fewer: dict, notes: Sequence[str]) -> str:
         " directions.",
         "",
         *perturbation_table(moved),
+        "Change of test macro F1 x 100 by task and share of the labels, thresholds chosen with"
+        " electrodes in place; and of AUROC and F1 on average over tasks.",
+        "",
+        *f1_table(moved),
         "**Fewer leads**: test macro AUROC x 100 of the probe trained with all leads (frozen), and"
         f" of one trained with the same few leads on {fewer['train_records']} training records"
         f" (retrained); R2 of the hidden leads ({fewer['derived_records']} records).",
         "",
         *sparsity_table(fewer),
+        "The frozen probe with "
+        + " / ".join(f"{100 * f:g}" for f in FEWER_FRACTIONS)
+        + "% of the labels, test macro AUROC x 100.",
+        "",
+        *shares_table(fewer),
         f"- Nested sets take the first leads of {', '.join(fewer['order'])}. {ABOUT_DEVICES}",
     ]
     return "\n".join([*lines, *(f"- {note}" for note in notes), ""])
@@ -441,7 +501,8 @@ def main(argv: list[str] | None = None) -> int:
     bench, notes = open_bench(model, args.data, embeddings, args.limit)
     entries = draw_entries(bench.entries, args.derive_records)
     moved = moved_electrodes(bench, entries, tasks, args.seeds, args.resamples)
-    fewer = fewer_leads(bench, args.data, entries, tasks, args.train_records, args.resamples)
+    draws = (args.seeds, args.resamples)
+    fewer = fewer_leads(bench, args.data, entries, tasks, args.train_records, *draws)
     size = f"{len(bench.windows)} test records"
     notes.append(f"Model {model.checkpoint}, {size}; beats were found with all leads.")
     text = to_text(moved, fewer, notes)

@@ -80,6 +80,7 @@ def fewer_charts(result: dict) -> list[Drawing]:
             found = {
                 c["model"]: [100 * c[k] for k in ("macro_auroc", "low", "high")]
                 for c in probe["cells"]
+                if c["fraction"] == 1.0
             }
             curves += _fewer_curves(sets, found, label, colour)
         charts.append(_leads_chart(curves, frozen["task"], "test macro AUROC (x 100)"))

@@ -156,8 +156,12 @@ def test_a_retrained_probe_weighs_parts_as_the_frozen_one_does(bench):
     assert again == frozen and again["macro_auroc"] != plain["cells"][0]["macro_auroc"]
 
 
+def cell(probe, model, key="macro_auroc", fraction=1.0):
+    return next(c[key] for c in probe["cells"] if c["model"] == model and c["fraction"] == fraction)
+
+
 def test_tables_hold_every_condition(results):
-    moved, fewer = tables_of((results / "table.md").read_text())
+    moved, f1, fewer, shares = tables_of((results / "table.md").read_text())
     names = [*robustness.perturbations(1)]
     assert [row[0] for row in moved[1:]] == names and len(names) == 8
     assert moved[0][1:3] == ["diagnosis 1%", "diagnosis 100%"]
@@ -167,7 +171,21 @@ def test_tables_hold_every_condition(results):
     assert [row[0] for row in fewer[1:]] == list(robustness.lead_sets())
     assert all("[" in cell for row in fewer[1:] for cell in row[4:6])
     assert all("[" in cell for row in fewer[2:] for cell in row[6:])
+    # F1 and averages over tasks, and every share of the labels
     document = json.loads((results / "robustness.json").read_text())
+    probes = document["moved_electrodes"]["probe"]
+    assert [row[0] for row in f1[1:]] == names and f1[0][-2:] == [
+        "average F1 1%",
+        "average F1 100%",
+    ]
+    gaps = [cell(p, names[-1], "macro_f1") - cell(p, ALL, "macro_f1") for p in probes]
+    assert f1[-1][-1] == f"{100 * np.mean(gaps):+.1f}"
+    assert [row[0] for row in shares[1:]] == list(robustness.lead_sets())
+    frozen = document["fewer_leads"]["frozen"]
+    by_share = [[cell(p, "3 leads", fraction=f) for f in (0.01, 0.1, 1.0)] for p in frozen]
+    row = next(row for row in shares if row[0] == "3 leads")
+    for shown, scores in zip(row[1:], [*by_share, np.mean(by_share, axis=0)], strict=True):
+        assert shown == " / ".join(f"{100 * score:.1f}" for score in scores)
     shifts = [p["embedding_shift"] for p in document["moved_electrodes"]["perturbations"].values()]
     assert np.all(np.diff(shifts[:4]) > 0)
     assert document["fewer_leads"]["sets"]["2 leads"]["rank"] == 2
