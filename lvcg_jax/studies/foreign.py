@@ -135,8 +135,16 @@ def unmatched(
     files: Mapping[str, Sequence[Foreign]], record_ids: Mapping[str, np.ndarray]
 ) -> list[str]:
     """Notes on records that no data set {name: record ids} holds; an InputError for a file of which
-    none is known."""
-    known, notes = {record for ids in record_ids.values() for record in ids}, []
+    none is known, and for a record that two data sets hold."""
+    known: dict[str, str] = {}
+    for data, ids in record_ids.items():
+        for record in ids if files else ():
+            if known.setdefault(record, data) != data:
+                raise InputError(
+                    f"record {record} is in {known[record]} and in {data}, so a row of --embeddings"
+                    " may belong to either: take one data set at a time"
+                )
+    notes = []
     for name, several in files.items():
         for file in several:
             extra = [record for record in file.record_id if record not in known]

@@ -34,8 +34,8 @@ from lvcg_jax.text.tables import (
 PUBLISHED_DRAW = "plain"
 ATTENTION = ", attention"  # behind the name of a model
 DRAW_WORDS = {
-    "guaranteed": "`guaranteed` draws one positive record of each class at least",
-    "plain": "`plain` is a plain sample, and every test class is scored, as published figures are",
+    "guaranteed": "`guaranteed` draws whole patients, with a positive of each class at least",
+    "plain": "`plain` draws records at random and scores every test class, as published figures do",
 }
 
 
@@ -166,8 +166,8 @@ def _pretraining(document: dict) -> str:
     text = f"Pre-trained without labels on {', '.join(known)}."
     if same:
         text += (
-            f" So {', '.join(same)} is the corpus that it was pre-trained on, which is an advantage"
-            " that most published models did not have."
+            f" {', '.join(same)} and its pre-training data are of one corpus, an advantage that"
+            " most published models did not have."
         )
     return text + (f" It has never seen {', '.join(new)}." if new else "")
 
@@ -301,6 +301,9 @@ def _gap_words(task: str, gap: dict, parts: Sequence[str]) -> list[str]:
     if gap["control"] in parts:
         part = gap["control"].removeprefix(f"{MODEL}: ").removesuffix(" only")
         words = f"{part} alone scores {size} more than the whole embedding {interval}"
+        return [f"{where}: {words}."] if gap["difference"] < 0 else []
+    if gap["control"] == MODEL + ATTENTION:
+        words = f"an attention head adds {size} to the linear probe {interval}"
         return [f"{where}: {words}."] if gap["difference"] < 0 else []
     if gap["difference"] <= 0:
         doubt = "" if gap["high"] < 0 else ", within the uncertainty"

@@ -87,6 +87,10 @@ def test_a_name_without_a_record_has_no_row_and_a_file_of_strangers_is_refused(t
     assert rows.tolist() == [0, 1] and not features and "so it has no row" in notes[0]
     with pytest.raises(InputError, match=r"no record_id of it \(a, b, c\) is in mine \(p, q\)"):
         unmatched({"other": [file]}, {"mine": np.array(["p", "q"])})
+    both = {"one": np.array(["a", "p"]), "two": np.array(["p", "q"])}
+    with pytest.raises(InputError, match="record p is in one and in two, so a row"):
+        unmatched({"other": [file]}, both)
+    assert unmatched({}, both) == []
     wide = read_foreign(npz(tmp_path / "wide.npz", ["d"], np.zeros((1, 5))))
     with pytest.raises(InputError, match="rows of 2, 5 numbers"):
         join_foreign(table([*IDS, "d"]), {"other": [file, wide]})

@@ -157,7 +157,7 @@ def test_draws_stand_side_by_side_and_published_figures_beside_the_plain_one(doc
 
 def test_page_says_what_the_model_knows_and_what_did_not_match(document):
     text = section_text(document)
-    assert "Pre-trained without labels on ptbxl. So ptbxl is the corpus" in text
+    assert "Pre-trained without labels on ptbxl. ptbxl and its pre-training data are of one" in text
     assert "It has never seen elsewhere." in text
     assert "- JEPA: embeddings of another model, read from jepa.npz." in text
     assert "- ptbxl: JEPA: 1 records are not in its file (ptbxl0)" in text
