@@ -160,8 +160,8 @@ def scores_words(path: Path | None, hashes: Sequence[str]) -> str:
     ]
     lines = [
         f"Linear probe, protocol {results[0]['protocol']}: test macro AUROC x 100, mean of"
-        f" {results[0]['seeds']} label"
-        f" subsets [95% bootstrap over patients], by share of the training labels.{held}",
+        f" {results[0]['seeds']} label subsets (draw {results[0].get('draw', 'guaranteed')})"
+        f" [95% bootstrap over patients], by share of the training labels.{held}",
         "",
         *markdown_table(["task", "features", *head], scores),
     ]
