@@ -1,5 +1,5 @@
-"""Scores of predictions: AUROC with ties, F1, thresholds, and both scores in resamples of patients
-(numpy only).
+"""Scores of predictions: AUROC and average precision with ties, F1, thresholds, and all of them
+under the weights of a bootstrap (numpy only).
 
 A class that has no positive (or no negative) row has no AUROC. It is left out of every mean and
 named, never counted as 0.5. Axis letters: m row, c class, r resample.
@@ -47,59 +47,79 @@ def macro_auroc(
     )
 
 
-def bootstrap_auroc(
+def average_precision(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Area under the precision-recall curve as steps (AUPRC); rows of one score enter together, so
+    that a constant score has the share of positives. NaN without a positive row."""
+    labels, scores, _ = _matrices(
+        np.asarray(labels)[:, None], np.asarray(scores)[:, None], ["the class"]
+    )
+    order = np.argsort(scores[:, 0], kind="stable")
+    return float(_weighted_ranks(labels[:, 0], scores[:, 0], order, np.ones((len(order), 1)))[1, 0])
+
+
+def bootstrap_ranks(
     labels: np.ndarray, scores: np.ndarray, bootstrap: PatientBootstrap
-) -> np.ndarray:
-    """AUROC of every class in every resample of the rows' patients, [r,c]; NaN where a resample
-    holds one outcome only."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """AUROC and average precision of every class in every resample of the rows' patients, [r,c]
+    each; NaN for a class with one outcome only."""
     labels, scores, _ = _matrices(labels, scores, None)
     order = np.argsort(scores, axis=0, kind="stable")  # [m,c]
-    out = np.full((bootstrap.resamples, labels.shape[1]), np.nan)
+    out = np.full((2, bootstrap.resamples, labels.shape[1]), np.nan)
     for block, weights in bootstrap.weights():
         for c in range(labels.shape[1]):
-            out[block, c] = _weighted_auroc(labels[:, c], scores[:, c], order[:, c], weights)
-    return out
+            out[:, block, c] = _weighted_ranks(labels[:, c], scores[:, c], order[:, c], weights)
+    return out[0], out[1]
 
 
 def bootstrap_f1(
     labels: np.ndarray, predicted: np.ndarray, bootstrap: PatientBootstrap
 ) -> np.ndarray:
-    """F1 of yes/no predictions [m,c] in every resample, [r,c]; NaN where one has no positive."""
+    """F1 of yes/no predictions [m,c] in every resample, [r,c]; NaN for a class without a
+    positive."""
     labels, predicted = _binary(labels), _binary(predicted)
     # [m,3c]
     counted = np.concatenate([labels & predicted, labels, predicted], axis=1).astype(np.float64)
     out = np.full((bootstrap.resamples, labels.shape[1]), np.nan)
     for block, weights in bootstrap.weights():
         hits, positive, yes = np.split(weights.T @ counted, 3, axis=1)  # [r,c] each
-        out[block] = np.where(positive > 0, 2.0 * hits / np.maximum(positive + yes, 1.0), np.nan)
+        out[block] = np.where(positive > 0, 2.0 * hits / np.maximum(positive + yes, 1e-300), np.nan)
     return out
 
 
-def _weighted_auroc(
+def _weighted_ranks(
     labels: np.ndarray, scores: np.ndarray, order: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """AUROC of one class under row weights [m,r], with one sort for all resamples; [r]."""
+    """AUROC and average precision of one class under row weights [m,r], with one sort for all
+    resamples; [2,r]."""
     sorted_labels = labels[order]
     positive, negative = order[sorted_labels], order[~sorted_labels]
-    # weight of the first k negatives in score order
-    below = np.zeros((len(negative) + 1, weights.shape[1]))
-    np.cumsum(weights[negative], axis=0, out=below[1:])
+    # weight of the first k negatives, and of the first k positives, in score order
+    below = _sums_of_first(weights[negative])
     first = np.searchsorted(scores[negative], scores[positive], "left")
     last = np.searchsorted(scores[negative], scores[positive], "right")
     positive_weights = weights[positive]
+    positive_below = _sums_of_first(positive_weights)
+    found = positive_below[-1]
     wins = np.einsum("mr,mr->r", below[first], positive_weights) + np.einsum(
         "mr,mr->r", below[last], positive_weights
     )  # ties are counted once here and once not: half
-    pairs = positive_weights.sum(0) * below[-1]
-    return np.divide(wins, 2.0 * pairs, out=np.full_like(wins, np.nan), where=pairs > 0)
+    pairs = found * below[-1]
+    area = np.divide(wins, 2.0 * pairs, out=np.full_like(wins, np.nan), where=pairs > 0)
+    # precision at the score of each positive: of all rows that score as high or higher
+    tied = np.searchsorted(scores[positive], scores[positive], "left")
+    hits = found - positive_below[tied]
+    called = hits + below[-1] - below[first]
+    precision = np.divide(hits, called, out=np.zeros_like(hits), where=called > 0)
+    total = np.einsum("mr,mr->r", precision, positive_weights)
+    average = np.divide(total, found, out=np.full_like(total, np.nan), where=found > 0)
+    return np.stack([area, average])
 
 
-def macro_of_resamples(resampled: np.ndarray) -> np.ndarray:
-    """Mean over the classes present in each resample: [r,c] -> [r]; NaN if a resample has none."""
-    present = ~np.isnan(resampled)
-    count = present.sum(-1)
-    total = np.where(present, resampled, 0.0).sum(-1)
-    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+def _sums_of_first(weights: np.ndarray) -> np.ndarray:
+    """Sums of the first 0, 1, ... m rows: [m,r] -> [m+1,r]."""
+    sums = np.zeros((len(weights) + 1, weights.shape[1]))
+    np.cumsum(weights, axis=0, out=sums[1:])
+    return sums
 
 
 def f1_score(labels: np.ndarray, predicted: np.ndarray) -> float:
@@ -118,9 +138,11 @@ def f1_always_yes(labels: np.ndarray) -> float:
     return 2.0 * share / (1.0 + share) if share else float("nan")
 
 
-def best_f1_threshold(labels: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
+def best_f1_threshold(
+    labels: np.ndarray, scores: np.ndarray, tried: np.ndarray | None = None
+) -> tuple[float, float]:
     """(threshold, F1) with the highest F1 for `scores >= threshold`; ties take the highest
-    threshold.
+    threshold, among a few that are `tried` the first.
 
     Choose it on the validation split and apply it to the test split. Without a positive row: (NaN,
     NaN).
@@ -128,6 +150,9 @@ def best_f1_threshold(labels: np.ndarray, scores: np.ndarray) -> tuple[float, fl
     labels, scores = _binary(labels), _finite(scores)
     if not labels.any():
         return float("nan"), float("nan")
+    if tried is not None:
+        values = [f1_score(labels, scores >= threshold) for threshold in tried]
+        return float(tried[np.argmax(values)]), float(np.max(values))
     order = np.argsort(-scores, kind="stable")
     hits = np.cumsum(labels[order])
     f1 = 2.0 * hits / (labels.sum() + np.arange(1, len(scores) + 1))
