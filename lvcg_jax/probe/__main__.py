@@ -2,8 +2,8 @@
 embedding?
 
 Every model is probed on the same rows with the same label subsets, and reported as test macro AUROC
-(mean over seeds) with a 95% bootstrap interval over patients, and as F1 at thresholds chosen on the
-validation split. Protocols:
+(mean over seeds) with a 95% bootstrap interval over patients, as AUPRC, and as F1 at thresholds
+chosen on the validation split. Protocols:
 
 ridge     features standardised on the training subset, L2-regularised logistic regression for all
           classes at once, strength chosen by validation macro AUROC. Each named part of an
@@ -14,12 +14,17 @@ paper     one linear layer, Adam 1e-3, batches of 256, stopping after 5 epochs w
           validation macro AUROC (at most 200). The layer starts at zero, the seed also shuffles the
           batches. Features are standardised, which the paper leaves open: on raw features of small
           scale this rate ends far from the optimum.
-release   the same on raw features with at most 50 epochs, as the authors' published code does it.
+release   the same on raw features with at most 50 epochs, a random start, subsets drawn plainly
+          and F1 thresholds from a grid, as the authors' published code does it.
 finetune  not frozen: the ridge head first, then the encoder with it (see probe/finetune.py).
 
     lvcg probe --embeddings=emb.npz --control=random=random.npz --control=median_beat=beat.npz
     lvcg probe --embeddings=emb.npz --labels=labels.csv --task=sepsis --predictions=scores.csv
     lvcg probe --protocol=finetune --checkpoint=RUN --data=SHARDS --task=super --fractions=0.1
+
+Draws of label subsets: `guaranteed` takes whole patients, with a positive of every class; `plain`
+takes records at random, as the literature does, and scores every class of the test split, one that
+a subset cannot teach as a constant (AUROC 0.5).
 
 Where a record has several windows, each is a row to learn from, and the record's score is the mean
 over its windows. Without any split in the file patients are split 80/10/10 by a hash of their id.
@@ -33,7 +38,7 @@ from data_prep.base.command import Parser, natural_int, positive_float, run_comm
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from lvcg_jax.embed.table import align_features, load_table
-from lvcg_jax.probe.labels import ensure_splits, join_labels, task_of
+from lvcg_jax.probe.labels import DRAWS, ensure_splits, join_labels, task_of
 from lvcg_jax.probe.study import PROTOCOLS, Predictions, evaluate, linear_fits, part_features
 from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.tables import format_results
@@ -62,8 +67,13 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add_shared(parser, "task", "fractions", "seeds", "resamples")
     add("--protocol", default="ridge", choices=PROTOCOLS, help="see above (default ridge)")
+    add(
+        "--draw",
+        choices=DRAWS,
+        help="how label subsets are drawn (default guaranteed; plain for protocol release)",
+    )
     add("--parts", action="store_true", help="also probe each part of the embedding alone")
-    add("--per_class", action="store_true", help="print AUROC and F1 of every class too")
+    add("--per_class", action="store_true", help="print the scores of every class too")
     add("--out", metavar="FILE", help="write everything, classes included, as JSON")
     add(
         "--predictions",
@@ -138,7 +148,8 @@ def main(argv: list[str] | None = None) -> None:
             f"{path}: no record carries labels, so there is nothing to probe; give --labels=CSV"
         )
     options = {"seeds": args.seeds, "resamples": args.resamples, "progress": True}
-    options |= {"protocol": args.protocol}
+    draw = args.draw or ("plain" if args.protocol == "release" else "guaranteed")
+    options |= {"protocol": args.protocol, "draw": draw}
     predictions, results = Predictions(), []
     for task in progress_bar(tasks, unit="task", leave=False):
         found = task_of(table, task)

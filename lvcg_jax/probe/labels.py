@@ -1,5 +1,8 @@
 """What a probe learns from and is judged on: labels of a task, splits, and nested subsets of the
-training labels.
+training labels, drawn in one of two ways (DRAWS):
+
+guaranteed  whole patients, each class in about its share and with one positive at least
+plain       records at random, as most of the literature draws them: no regard to class or patient
 
 Labels come with the embeddings, or from a user's CSV (`join_labels`). Axis letters: m row, c class.
 """
@@ -20,6 +23,7 @@ from data_prep.dataset.shards import read_metadata
 from data_prep.formats.tables import ID_COLUMNS, read_keyed, split_classes
 from lvcg_jax.embed.table import Table
 
+DRAWS = ("guaranteed", "plain")
 NO_SPLIT = ("", "None")  # how a row without a split is stored
 TASK_ORDER = ("super", "sub", "form", "rhythm", "diagnosis")  # other tasks follow by name
 
@@ -203,3 +207,16 @@ def label_subsets(
             pool = chosen
         subsets[fraction] = pool[index]
     return subsets
+
+
+def plain_subsets(
+    records: np.ndarray, fractions: Sequence[float], seed: int
+) -> dict[float, np.ndarray]:
+    """Nested subsets of training rows, {fraction: bool [m]}, drawn from records alone.
+
+    The first records of one shuffled list, at least one; all windows of a record come with it.
+    Depends on record ids and seed only.
+    """
+    names, index = np.unique(np.asarray(records), return_inverse=True)
+    place = np.argsort(np.random.default_rng(seed).permutation(len(names)))[index]  # [m]
+    return {f: place < max(round(f * len(names)), 1) for f in sorted(set(fractions), reverse=True)}

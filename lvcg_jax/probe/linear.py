@@ -31,8 +31,8 @@ PART_WEIGHTS = (1.0, 0.3)  # of the features of a part: 0.3 is about tenfold the
 NEARBY = 2
 ADAM = optax.adam(1e-3)
 ADAM_SETTINGS = {
-    "paper": {"standardise": True, "epochs": 200},
-    "release": {"standardise": False, "epochs": 50},
+    "paper": {"standardise": True, "random_start": False, "epochs": 200},
+    "release": {"standardise": False, "random_start": True, "epochs": 50},
 }
 
 
@@ -201,8 +201,11 @@ def _adam_epoch(params, state, x, y, order, row_weight):
     return jax.lax.scan(step, (params, state), (order, row_weight))[0]
 
 
-def fit_adam(x, y, x_val, y_val, seed, standardise, epochs, batch=256, patience=5):
-    """(linear layer, epoch whose weights were kept), after at most `epochs`."""
+def fit_adam(x, y, x_val, y_val, seed, standardise, random_start, epochs, batch=256, patience=5):
+    """(linear layer, epoch whose weights were kept), after at most `epochs`.
+
+    The layer starts at zero, or uniform within 1 / sqrt(d) of it (PyTorch's default).
+    """
     (m, d), rng = x.shape, np.random.default_rng(seed)
     shift, scale = (
         mean_and_scale(x) if standardise else (np.zeros(d, np.float32), np.ones(d, np.float32))
@@ -210,7 +213,10 @@ def fit_adam(x, y, x_val, y_val, seed, standardise, epochs, batch=256, patience=
     x, x_val = ((a - shift) / scale for a in (x, x_val))
     pad = _bucket(m) - m  # so that few shapes are compiled
     x, y = (np.pad(a.astype(np.float32), ((0, pad), (0, 0))) for a in (x, y))
-    params = (jnp.zeros((d, y.shape[1])), jnp.zeros(y.shape[1]))
+    start = np.zeros((d + 1, y.shape[1]), np.float32)
+    if random_start:
+        start += rng.uniform(-1, 1, start.shape) / np.sqrt(d)
+    params = (jnp.asarray(start[:d]), jnp.asarray(start[d]))
     state, best, kept, kept_epoch = ADAM.init(params), -1.0, None, 0
     row_weight = (np.arange(-(-m // batch) * batch) < m).astype(np.float32).reshape(-1, batch)
     for epoch in range(1, epochs + 1):

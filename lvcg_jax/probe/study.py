@@ -15,26 +15,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.special import logit
 
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import SPLITS, list_some
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe import linear
-from lvcg_jax.probe.labels import NothingToScore, label_subsets, task_of
+from lvcg_jax.probe.labels import DRAWS, NothingToScore, label_subsets, plain_subsets, task_of
 from lvcg_jax.stats.auroc import (
     auroc,
+    average_precision,
     best_f1_threshold,
-    bootstrap_auroc,
     bootstrap_f1,
+    bootstrap_ranks,
     f1_always_yes,
     f1_score,
-    macro_of_resamples,
 )
-from lvcg_jax.stats.bootstrap import PatientBootstrap, interval
+from lvcg_jax.stats.bootstrap import PatientBootstrap, class_intervals
 
 LINEAR_PROTOCOLS = ("ridge", *linear.ADAM_SETTINGS)
 PROTOCOLS = (*LINEAR_PROTOCOLS, "finetune")
+# thresholds that protocol `release` chooses from, as probabilities
+RELEASE_THRESHOLDS = np.linspace(0.05, 0.95, 51)
+METRICS = {"auroc": "", "auprc": "auprc_", "f1": "f1_"}  # before `low` and `high` in a result
+CONSTANT = "scored as a constant there: AUROC 0.5, AUPRC its share of positives"
 SPLIT_WORDS = {split: f"{split} split" for split in SPLITS}  # what notes call each split
 Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are averaged in the result
 
@@ -195,13 +200,13 @@ def part_features(table: Table, name: str) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Subset:
-    """The training rows of one fraction of the labels, and the classes that can be learnt from them
-    and scored."""
+    """The training rows of one fraction of the labels, the classes that are learnt from them and
+    those that are scored; a class that is scored but not learnt has a constant score."""
 
     fraction: float
     rows: list[np.ndarray]  # of each seed
-    learnt: np.ndarray  # bool [classes]: both outcomes in the rows of every seed
-    used: np.ndarray  # bool [classes]: and in the test split
+    learnt: list[np.ndarray]  # bool [classes], of each seed: has both outcomes in its rows
+    used: np.ndarray  # bool [classes]: scored
     names: list[str]  # of the classes used
 
 
@@ -210,10 +215,12 @@ class Run:
     """One fit, judged: its test scores by record [m,c], values by class [c] and by resample [r,c];
     NaN: undefined."""
 
-    setting: float | int
+    setting: float | int | None  # None: nothing could be learnt
     scores: np.ndarray
     auroc: np.ndarray
     auroc_resampled: np.ndarray
+    auprc: np.ndarray
+    auprc_resampled: np.ndarray
     f1: np.ndarray
     f1_resampled: np.ndarray
 
@@ -222,9 +229,25 @@ class Study:
     """Labels, patients and splits of one task; the score of a record is the mean over its
     rows."""
 
-    def __init__(self, labels, groups, splits, records, names, fractions, seeds, resamples, words):
+    def __init__(
+        self,
+        labels: np.ndarray,
+        groups: np.ndarray,
+        splits: np.ndarray,
+        records: np.ndarray,
+        names: list[str],
+        fractions: Sequence[float],
+        seeds: int,
+        resamples: int,
+        words: Mapping[str, str],
+        draw: str,
+        thresholds: np.ndarray | None,
+    ):
         _check(labels, groups, splits, names, fractions, seeds, words)
+        if draw not in DRAWS:
+            raise InputError(f"unknown draw '{draw}' of label subsets; choose {', '.join(DRAWS)}")
         self.labels, self.names = labels.astype(bool), names
+        self._plain, self._thresholds = draw == "plain", thresholds
         self.notes, self.f1_notes = [], []  # what is left out of AUROC, and of F1 alone
         self.rows = {split: np.flatnonzero(splits == split) for split in SPLITS}
         self._both = {split: _both_outcomes(self.labels[rows]) for split, rows in self.rows.items()}
@@ -238,10 +261,11 @@ class Study:
                 f"no class has {where} ({list_some(names)}); choose another task or split"
             )
         # notes on classes that a split cannot teach or judge
-        for split in SPLITS:
-            effect = (
-                "not used to choose" if split == "validation" else "left out of the macro AUROC"
-            )
+        effects = dict.fromkeys(SPLITS, "left out of the macro AUROC")
+        effects["validation"] = "not used to choose"
+        if self._plain:
+            effects["train"] = CONSTANT
+        for split, effect in effects.items():
             if not both[split].all():
                 one_sided = list_some(_select(names, ~both[split]))
                 self.notes.append(
@@ -263,7 +287,9 @@ class Study:
                 self.bootstrap = PatientBootstrap(groups[rows][first], resamples)
         train = self.rows["train"]
         self._subsets = [
-            label_subsets(groups[train], self.labels[train], fractions, seed)
+            plain_subsets(records[train], fractions, seed)
+            if self._plain
+            else label_subsets(groups[train], self.labels[train], fractions, seed)
             for seed in range(seeds)
         ]
 
@@ -272,14 +298,22 @@ class Study:
         and scored."""
         train, share = self.rows["train"], f"{fraction:.4g} of the labels"
         rows = [train[subset[fraction]] for subset in self._subsets]
-        learnt = np.all([_both_outcomes(self.labels[r]) for r in rows], axis=0)
-        used = self._both["test"] & learnt
-        lost = _select(self.names, self._both["train"] & self._both["test"] & ~used)
+        learnt = [_both_outcomes(self.labels[r]) for r in rows]
+        always = np.all(learnt, axis=0)
+        lost = _select(self.names, self._both["train"] & self._both["test"] & ~always)
+        if self._plain:
+            # a seed whose classes validation cannot judge has nothing to choose a setting by
+            learnt = [x & (x & self._both["validation"]).any() for x in learnt]
+            used, can_choose = self._both["test"], any(x.any() for x in learnt)
+        else:
+            learnt, used = [always] * len(rows), self._both["test"] & always
+            can_choose = (self._both["validation"] & always).any()
         if lost:
+            effect = CONSTANT if self._plain else "left out"
             self.notes.append(
-                f"{share}: {list_some(lost)} has one outcome only in a subset, left out"
+                f"{share}: {list_some(lost)} has one outcome only in a subset, {effect}"
             )
-        if not used.any() or not (self._both["validation"] & learnt).any():
+        if not used.any() or not can_choose:
             self.notes.append(f"{share}: no class can be learnt and scored, no result")
             return None
         sizes = [len(r) for r in rows]
@@ -294,31 +328,46 @@ class Study:
         val, test, run = self.rows["validation"], self.rows["test"], None
         for seed, rows in enumerate(subset.rows):
             if run is None or fit.seeded or not np.array_equal(rows, subset.rows[seed - 1]):
-                y, y_val = self.labels[rows][:, subset.learnt], self.labels[val][:, subset.learnt]
-                val_scores, test_scores, setting = fit(rows, y, val, y_val, test, seed)
-                run = self._judge(val_scores, test_scores, setting, subset)
+                learnt, setting = subset.learnt[seed], None
+                scores = {s: np.zeros((len(self.rows[s]), len(self.names))) for s in SPLITS[1:]}
+                if learnt.any():
+                    y, y_val = self.labels[rows][:, learnt], self.labels[val][:, learnt]
+                    *found, setting = fit(rows, y, val, y_val, test, seed)
+                    for split, columns in zip(scores, found, strict=True):
+                        scores[split][:, learnt] = columns
+                run = self._judge(scores, setting, subset)
             yield run
 
-    def _judge(self, val_scores, test_scores, setting, subset: Subset) -> Run:
-        """AUROC of the test records, and F1 at the thresholds that are best for the validation
-        records."""
-        columns = subset.used[subset.learnt]
-        val_scores = _mean_by(self._record_number["validation"], val_scores[:, columns])
-        scores = _mean_by(self._record_number["test"], test_scores[:, columns])
+    def _judge(self, row_scores: dict[str, np.ndarray], setting, subset: Subset) -> Run:
+        """AUROC and AUPRC of the test records, and F1 at the thresholds that are best for the
+        validation records."""
+        val_scores, scores = (
+            _mean_by(self._record_number[split], row_scores[split][:, subset.used])
+            for split in SPLITS[1:]
+        )
         y_val, y = (self.record_labels[split][:, subset.used] for split in SPLITS[1:])
         classes = range(len(subset.names))
         thresholds = np.array(
-            [best_f1_threshold(y_val[:, c], val_scores[:, c])[0] for c in classes]
+            [best_f1_threshold(y_val[:, c], val_scores[:, c], self._thresholds)[0] for c in classes]
         )
         yes, known = scores >= thresholds, ~np.isnan(thresholds)
+        auroc_resampled, auprc_resampled = bootstrap_ranks(y, scores, self.bootstrap)
         return Run(
             setting,
             scores,
             np.array([auroc(y[:, c], scores[:, c]) for c in classes]),
-            bootstrap_auroc(y, scores, self.bootstrap),
+            auroc_resampled,
+            np.array([average_precision(y[:, c], scores[:, c]) for c in classes]),
+            auprc_resampled,
             np.where(known, [f1_score(y[:, c], yes[:, c]) for c in classes], np.nan),
             np.where(known, bootstrap_f1(y, yes, self.bootstrap), np.nan),
         )
+
+    def carriers(self, subset: Subset) -> np.ndarray:
+        """Test patients with the rarer outcome of each class used, [c]; 0 where the score is the
+        same for everybody."""
+        found = self.bootstrap.carriers(self.record_labels["test"][:, subset.used])
+        return np.where(np.any(subset.learnt, axis=0)[subset.used], found, 0)
 
 
 def evaluate(
@@ -336,6 +385,7 @@ def evaluate(
     progress: bool = False,
     on_scores: Callable | None = None,
     split_words: Mapping[str, str] = SPLIT_WORDS,
+    draw: str = "guaranteed",
 ) -> dict:
     """Fits and judges models on the same rows; the first model is the one in question, the others
     are its controls.
@@ -344,13 +394,20 @@ def evaluate(
     averaged. labels bool [m,c]; groups [m] patient ids; splits [m]; records [m], if rows are
     windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) is called with
     the test scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
-    `macro_auroc`, `low`, `high`, `per_class`, ...), `differences` of the first model from each
-    control (paired bootstrap) and `notes` on everything left out; those on F1 alone are also in
-    `f1_notes`. `split_words` is what the notes call train, validation and test.
+    `macro_auroc`, `low`, `high`, `macro_auprc`, `macro_f1`, `per_class`, ...), `differences` of the
+    first model from each control (paired bootstrap) and `notes` on everything left out; those on
+    F1 alone are also in `f1_notes`. `split_words` is what the notes call train, validation and
+    test.
+
+    `draw` is how label subsets are drawn (see labels.py). With 'guaranteed' a class without both
+    outcomes in a subset is left out; with 'plain' every class of the test split is scored, and one
+    that a subset cannot teach has a constant score there.
     """
     names, fractions = list(class_names), sorted(set(fractions))
     records = np.arange(len(labels)) if records is None else records
-    study = Study(labels, groups, splits, records, names, fractions, seeds, resamples, split_words)
+    thresholds = logit(RELEASE_THRESHOLDS) if protocol == "release" else None
+    subsets = (fractions, seeds, resamples, split_words, draw, thresholds)
+    study = Study(labels, groups, splits, records, names, *subsets)
     work = sum(map(len, fits.values())) * len(fractions) * seeds
     bar = progress_bar(total=work, disable=not progress, unit="fit", leave=False)
     cells, differences = [], []
@@ -376,13 +433,20 @@ def evaluate(
             cells.append(named | cell)
         # differences of the first model from each control, with the same patients drawn for both
         first, *controls = cells[-len(fits) :]
+        values, samples = resampled[first["model"]]
         for other in controls:
-            low, high = interval(resampled[first["model"]] - resampled[other["model"]])
+            other_values, other_samples = resampled[other["model"]]
+            _, (low, high) = class_intervals(
+                values - other_values,
+                samples - other_samples,
+                study.carriers(subset),
+                bounded=False,
+            )
             gap = {"model": first["model"], "control": other["model"], "fraction": subset.fraction}
             gap |= {
                 "difference": first["macro_auroc"] - other["macro_auroc"],
-                "low": low,
-                "high": high,
+                "low": float(low),
+                "high": float(high),
             }
             differences.append(gap)
     bar.close()
@@ -391,6 +455,7 @@ def evaluate(
     }
     result = {
         "protocol": protocol,
+        "draw": draw,
         "seeds": seeds,
         "models": list(fits),
         "classes": names,
@@ -400,48 +465,60 @@ def evaluate(
     return result | {"cells": cells, "differences": differences} | notes
 
 
-def _summarise(runs: list[list[Run]], study: Study, subset: Subset) -> tuple[dict, np.ndarray]:
-    """The runs [k][s] of a model -> its cell of the result, and the resampled macro AUROC [r]."""
+def _summarise(
+    runs: list[list[Run]], study: Study, subset: Subset
+) -> tuple[dict, tuple[np.ndarray, np.ndarray]]:
+    """The runs [k][s] of a model -> its cell of the result, and the AUROC of each class [c], also
+    resampled [r,c]."""
 
     def mean(name):  # over fits and seeds
         return np.mean([getattr(run, name) for several in runs for run in several], axis=0)
 
-    def bounds(samples, prefix=""):
-        low, high = (None if np.isnan(x) else x for x in interval(samples))
-        return {f"{prefix}low": low, f"{prefix}high": high}
-
-    auroc, by_class, f1 = mean("auroc"), mean("auroc_resampled"), mean("f1")
-    macro = macro_of_resamples(by_class)
-    macro_by_run = np.array([[run.auroc.mean() for run in several] for several in runs])  # [k,s]
+    carriers = study.carriers(subset)
+    by_class, cell = {}, {}
+    for metric, prefix in METRICS.items():
+        # a class may have no F1: where validation has no positive to choose a threshold by
+        values, resampled = mean(metric), mean(f"{metric}_resampled")
+        known, bounds = ~np.isnan(values), np.full((len(values), 2), np.nan)
+        macro = (None, None, None)
+        if known.any():
+            bounds[known], whole = class_intervals(
+                values[known], resampled[:, known], carriers[known]
+            )
+            macro = (float(values[known].mean()), *map(float, whole))
+        by_class[metric] = values, bounds
+        names = (f"macro_{metric}", f"{prefix}low", f"{prefix}high")
+        cell |= dict(zip(names, macro, strict=True))
+        if metric == "auroc":
+            judged = values, resampled
+    # what knowing nothing scores, and how many positives each class has
     y_test = study.record_labels["test"][:, subset.used]
-    always = np.array([f1_always_yes(y) for y in y_test.T])
-    known = ~np.isnan(f1)
+    always, share = np.array([f1_always_yes(y) for y in y_test.T]), y_test.mean(0)
     # [s,c]
     positives = np.array([study.labels[rows][:, subset.used].sum(0) for rows in subset.rows])
     per_class = {}
     for c, name in enumerate(subset.names):
-        per_class[name] = {"auroc": float(auroc[c]), **bounds(by_class[:, c])}
-        per_class[name] |= {
-            "f1": float(f1[c]) if known[c] else None,
+        entry = {}
+        for metric, prefix in METRICS.items():
+            values, bounds = by_class[metric]
+            found = [None if np.isnan(x) else float(x) for x in (values[c], *bounds[c])]
+            entry |= dict(zip((metric, f"{prefix}low", f"{prefix}high"), found, strict=True))
+        per_class[name] = entry | {
+            "prevalence": float(share[c]),
             "f1_always_yes": float(always[c]),
-        }
-        per_class[name] |= {
             "train_positives": positives[:, c].tolist(),
             "test_positives": int(y_test[:, c].sum()),
         }
-    cell = {
-        "macro_auroc": float(macro_by_run.mean()),
-        **bounds(macro),
-        "per_seed": macro_by_run.mean(0).tolist(),
-    }
+    macro_by_run = np.array([[run.auroc.mean() for run in several] for several in runs])  # [k,s]
+    cell["per_seed"] = macro_by_run.mean(0).tolist()
     if len(runs) > 1:
         cell["per_fit"] = macro_by_run.mean(1).tolist()
-    cell["macro_f1"] = float(f1[known].mean()) if known.any() else None
-    cell |= bounds(macro_of_resamples(mean("f1_resampled")), "f1_")
+    known = ~np.isnan(by_class["f1"][0])
+    cell["prevalence"] = float(share.mean())
     cell["f1_always_yes"] = float(always[known].mean()) if known.any() else None
     cell["setting"] = [run.setting for several in runs for run in several]
     cell["train_rows"] = [len(rows) for rows in subset.rows]
-    return cell | {"per_class": per_class}, macro
+    return cell | {"per_class": per_class}, judged
 
 
 def _check(labels, groups, splits, names, fractions, seeds, words) -> None:

@@ -8,6 +8,10 @@ F1_TITLE = (
     " answers yes for every record: 2p / (1 + p) for a class with a share p of positives. (The"
     " majority answer scores 0 wherever it is no.)"
 )
+AUPRC_TITLE = (
+    "Test macro AUPRC x 100 (average precision). The control 'share of positives' is what a"
+    " constant score reaches."
+)
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -50,19 +54,26 @@ def auroc_row(result: dict, model: str, fractions: Sequence[float]) -> list[str]
 
 def f1_rows(result: dict, models: Sequence[str], fractions: Sequence[float]) -> list[list[str]]:
     """Macro F1 of each model, and of answering yes for every record."""
+    names = ("macro_f1", "f1_low", "f1_high")
+    return _score_rows(result, models, fractions, names, ("always yes", "f1_always_yes"))
+
+
+def auprc_rows(result: dict, models: Sequence[str], fractions: Sequence[float]) -> list[list[str]]:
+    """Macro AUPRC of each model, and of a constant score."""
+    names = ("macro_auprc", "auprc_low", "auprc_high")
+    return _score_rows(result, models, fractions, names, ("share of positives", "prevalence"))
+
+
+def _score_rows(result, models, fractions, names, control) -> list[list[str]]:
+    """A row for each model: the three `names` of its cells; then the control (label, name) that
+    needs no model."""
     rows = []
     for model in models:
         cells = cells_of(result, model)
-        scores = [
-            points(*(cells.get(f, {}).get(key) for key in ("macro_f1", "f1_low", "f1_high")))
-            for f in fractions
-        ]
+        scores = [points(*(cells.get(f, {}).get(name) for name in names)) for f in fractions]
         rows.append([model, *scores])
-    cells = cells_of(result, models[0])
-    return [
-        *rows,
-        ["always yes", *(points(cells.get(f, {}).get("f1_always_yes")) for f in fractions)],
-    ]
+    cells, (label, name) = cells_of(result, models[0]), control
+    return [*rows, [label, *(points(cells.get(f, {}).get(name)) for f in fractions)]]
 
 
 def gain_row(result: dict, control: str, fractions: Sequence[float]) -> list[str]:
@@ -78,8 +89,8 @@ CLASS_COLUMNS = ("class", "features", "test positives (F1 of always yes)")
 
 
 def class_rows(result: dict, models: Sequence[str], fractions: Sequence[float]) -> list[list[str]]:
-    """CLASS_COLUMNS, then AUROC [interval] and F1 at each fraction; a class left out has one row
-    that says so."""
+    """CLASS_COLUMNS, then AUROC [interval], AUPRC and F1 at each fraction; a class left out has one
+    row that says so."""
     rows = []
     for name in result["classes"]:
         by_model = {model: _of_class(result, model, name) for model in models}
@@ -106,15 +117,19 @@ def _of_class(result: dict, model: str, name: str) -> dict[float, dict]:
 def _class_score(entry: dict | None) -> str:
     if entry is None:
         return "-"
-    f1 = "" if entry["f1"] is None else f", F1 {points(entry['f1'])}"
-    return points(entry["auroc"], entry["low"], entry["high"]) + f1
+    others = [
+        f", {word} {points(entry[name])}"
+        for word, name in (("AUPRC", "auprc"), ("F1", "f1"))
+        if entry.get(name) is not None
+    ]
+    return points(entry["auroc"], entry["low"], entry["high"]) + "".join(others)
 
 
 def format_results(results: Sequence[dict], per_class: bool = False) -> str:
-    """All of a probe: AUROC, gains over controls, F1, if wanted each class, and notes."""
+    """All of a probe: AUROC, gains over controls, AUPRC, F1, if wanted each class, and notes."""
     fractions = fractions_of(results)
     head = [percent(f) for f in fractions]
-    scores, gains, f1, classes, notes = [], [], [], [], []
+    scores, gains, auprc, f1, classes, notes = [], [], [], [], [], []
     for result in results:
         task, models = result.get("task", ""), result["models"]
         scores += [[task, model, *auroc_row(result, model, fractions)] for model in models]
@@ -122,11 +137,19 @@ def format_results(results: Sequence[dict], per_class: bool = False) -> str:
             [task, f"{models[0]} - {model}", *gain_row(result, model, fractions)]
             for model in models[1:]
         ]
+        auprc += [[task, *row] for row in auprc_rows(result, models, fractions)]
         f1 += [[task, *row] for row in f1_rows(result, models, fractions)]
         classes += [[task, *row] for row in class_rows(result, models, fractions)]
         notes += [f"- {task}: {note}" for note in result["notes"]]
-    protocol, seeds = (results[0]["protocol"], results[0]["seeds"]) if results else ("", 0)
-    subsets = f"mean of {seeds} label subsets [95% bootstrap over patients], protocol {protocol}"
+    protocol, draw, seeds = (
+        [results[0].get(name, "") for name in ("protocol", "draw", "seeds")]
+        if results
+        else ("", "", 0)
+    )
+    subsets = (
+        f"mean of {seeds} label subsets [95% bootstrap over patients], protocol {protocol}, draw"
+        f" {draw}"
+    )
     lines = [
         f"Test macro AUROC x 100, {subsets}",
         "",
@@ -138,10 +161,11 @@ def format_results(results: Sequence[dict], per_class: bool = False) -> str:
             "",
             *markdown_table(["task", "difference", *head], gains),
         ]
+    lines += [AUPRC_TITLE, "", *markdown_table(["task", "features", *head], auprc)]
     lines += [F1_TITLE, "", *markdown_table(["task", "features", *head], f1)]
     if per_class:
         columns = ["task", *CLASS_COLUMNS, *head]
-        lines += ["AUROC x 100 and F1 x 100 by class", "", *markdown_table(columns, classes)]
+        lines += ["AUROC, AUPRC and F1 x 100 by class", "", *markdown_table(columns, classes)]
     return "\n".join([*lines, *(["Notes", "", *notes] if notes else [])])
 
 

@@ -2,6 +2,7 @@
 left out."""
 
 import csv
+import itertools
 import json
 
 import numpy as np
@@ -9,13 +10,13 @@ import pytest
 from helpers.commands import assert_one_line_error
 from helpers.commands import run as run_command
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from data_prep.base.errors import InputError
 from lvcg_jax.embed.table import Table, align_features, load_table, save_table
 from lvcg_jax.probe import __main__ as probing_door
 from lvcg_jax.probe import study
-from lvcg_jax.probe.labels import ensure_splits, join_labels, label_subsets
+from lvcg_jax.probe.labels import ensure_splits, join_labels, label_subsets, plain_subsets
 from lvcg_jax.probe.linear import STRENGTHS, fit_ridge, part_weights
 from lvcg_jax.stats import auroc
 
@@ -81,6 +82,92 @@ def test_subsets_differ_by_seed_and_ignore_row_and_column_order():
     assert set(groups[one]) != set(groups[label_subsets(groups, labels, (0.1,), 1)[0.1]])
     again = label_subsets(groups[order], labels[order][:, [2, 0, 1]], (0.1,), 0)[0.1]
     assert set(groups[one]) == set(groups[order][again])
+
+
+def test_plain_subsets_are_nested_records_whatever_the_order_of_the_rows():
+    records = np.array([f"r{i // 2:03d}" for i in range(400)])  # two windows each
+    subsets = plain_subsets(records, (0.001, 0.013, 0.1, 1.0), 0)
+    assert [int(s.sum()) for s in subsets.values()] == [400, 40, 6, 2]  # rounded, at least one
+    assert all((a | b == a).all() for a, b in itertools.pairwise(subsets.values()))
+    drawn = set(records[subsets[0.1]])
+    assert len(drawn) == 20 and drawn != set(records[plain_subsets(records, (0.1,), 1)[0.1]])
+    order = np.random.default_rng(1).permutation(400)
+    assert set(records[order][plain_subsets(records[order], (0.1,), 0)[0.1]]) == drawn
+
+
+def rare_class():
+    """The planted rows with a class that only two training patients have."""
+    x, labels, groups, splits = planted()
+    rare = groups[splits == "train"][[0, 100]]
+    labels[:, 1] &= (splits != "train") | np.isin(groups, rare)
+    labels[np.isin(groups, rare), 1] = True
+    return x, labels, groups, splits
+
+
+def test_plain_draw_scores_every_class_and_one_without_a_positive_as_a_constant():
+    x, labels, groups, splits = rare_class()
+    plain = run(x, labels, groups, splits, fractions=(0.03, 1.0), draw="plain")
+    few, full = plain["cells"]
+    assert plain["draw"] == "plain" and list(few["per_class"]) == CLASSES
+    rare = few["per_class"]["MI"]
+    assert rare["train_positives"] == [0] and full["per_class"]["MI"]["train_positives"] == [4]
+    assert (rare["auroc"], rare["low"], rare["high"]) == pytest.approx((0.5, 0.5, 0.5))
+    share = labels[splits == "test", 1].mean()
+    assert rare["auprc"] == pytest.approx(share) == rare["prevalence"]
+    assert rare["f1"] == pytest.approx(rare["f1_always_yes"])
+    for metric in ("auroc", "auprc", "f1"):
+        by_class = [entry[metric] for entry in few["per_class"].values()]
+        assert few[f"macro_{metric}"] == pytest.approx(np.mean(by_class))
+    assert few["low"] < few["macro_auroc"] < few["high"]
+    assert [note for note in plain["notes"] if "MI" in note] == [
+        "0.03 of the labels: MI has one outcome only in a subset, scored as a constant there:"
+        " AUROC 0.5, AUPRC its share of positives"
+    ]
+    json.dumps(plain, allow_nan=False)
+    # the other draw takes care of the class, and with all labels the two are one
+    guaranteed = run(x, labels, groups, splits, fractions=(0.03, 1.0))
+    assert guaranteed["draw"] == "guaranteed" and guaranteed["cells"][1] == full
+    assert guaranteed["cells"][0]["per_class"]["MI"]["train_positives"] == [2]
+    with pytest.raises(InputError, match="unknown draw 'fair' of label subsets; choose guar"):
+        run(x, labels, groups, splits, draw="fair")
+
+
+def test_plain_draw_averages_subsets_that_teach_a_class_with_those_that_cannot():
+    x, labels, groups, splits = rare_class()
+    options = {"fractions": (0.15,), "draw": "plain"}
+    several = run(x, labels, groups, splits, seeds=6, **options)["cells"][0]
+    positives = np.array(several["per_class"]["MI"]["train_positives"])
+    assert (positives == 0).any() and (positives > 0).any()
+    kept = {}
+    run(x, labels, groups, splits, seeds=6, on_scores=listen(kept), **options)
+    y = labels[splits == "test"]
+    by_seed = [roc_auc_score(y[:, 1], kept["model", 0.15, s][2][:, 1]) for s in range(6)]
+    assert all((by_seed[s] == 0.5) == (positives[s] == 0) for s in range(6))
+    assert several["per_class"]["MI"]["auroc"] == pytest.approx(np.mean(by_seed))
+    # a subset of one record teaches nothing
+    none = run(x, labels, groups, splits, fractions=(0.001, 1.0), draw="plain")
+    assert [cell["fraction"] for cell in none["cells"]] == [1.0]
+    assert any("0.001 of the labels: no class can be learnt" in note for note in none["notes"])
+
+
+def test_release_starts_at_random_and_chooses_thresholds_from_a_grid():
+    x, labels, groups, splits = planted(patients=150)  # fewer rows than a batch: no shuffling
+    kept = {}
+    options = {"seeds": 2, "on_scores": listen(kept)}
+    scores = {}
+    for protocol in ("paper", "release"):
+        cell = run(x, labels, groups, splits, protocol=protocol, **options)["cells"][0]
+        scores[protocol] = [kept["model", 1.0, seed][2] for seed in (0, 1)]
+    np.testing.assert_allclose(*scores["paper"], atol=1e-4)
+    assert np.abs(np.subtract(*scores["release"])).max() > 0.01
+    # F1 of every threshold of the grid that the two seeds may have chosen
+    y, grid = labels[splits == "test"][:, 0], np.linspace(0.05, 0.95, 51)
+    one, two = (
+        [f1_score(y, 1 / (1 + np.exp(-s[:, 0])) >= cut, zero_division=0) for cut in grid]
+        for s in scores["release"]
+    )
+    possible = np.add.outer(one, two) / 2
+    assert np.abs(possible - cell["per_class"]["AF"]["f1"]).min() < 1e-9
 
 
 def test_ridge_solution_equals_scikit_learn():
@@ -163,6 +250,11 @@ def test_scores_equal_scikit_learn_on_the_same_scores(protocol):
             assert value == pytest.approx(
                 roc_auc_score(labels[splits == "test"], scores, average="macro"), abs=1e-12
             )
+        found = [kept["model", cell["fraction"], seed][2] for seed in (0, 1)]
+        precision = [average_precision_score(labels[splits == "test"], s) for s in found]
+        assert cell["macro_auprc"] == pytest.approx(np.mean(precision), abs=1e-12)
+        assert cell["auprc_low"] < cell["macro_auprc"] < cell["auprc_high"]
+        assert cell["prevalence"] == pytest.approx(labels[splits == "test"].mean())
 
 
 def test_f1_is_that_of_validation_thresholds_beside_always_yes():
@@ -391,6 +483,8 @@ def test_command_prints_a_table_and_writes_json(tmp_path, capsys):
     assert (
         "| diagnosis | embedding |" in printed and "| diagnosis | embedding - random | +" in printed
     )
+    assert "Test macro AUPRC" in printed and "| diagnosis | share of positives |" in printed
+    assert "protocol ridge, draw guaranteed" in printed
     assert "embedding: dynamics only" in printed and "| diagnosis | MI | random |" in printed
     result = json.loads(out.read_text())["results"][0]
     assert result["models"] == [
@@ -399,6 +493,10 @@ def test_command_prints_a_table_and_writes_json(tmp_path, capsys):
         "embedding: dynamics only",
         "random",
     ]
+    release = [*flags, "--protocol=release", "--fractions=1", "--seeds=1", "--resamples=5"]
+    for more, draw in (([], "plain"), (["--draw=guaranteed"], "guaranteed")):
+        probing_door.main([*release, *more])
+        assert json.loads(out.read_text())["results"][0]["draw"] == draw
     with pytest.raises(
         InputError, match="no record is labelled for task 'rhythm'; the file has diagnosis"
     ):
