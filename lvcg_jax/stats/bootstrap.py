@@ -100,25 +100,28 @@ def class_intervals(
 
     - Weights of n patients spread a mean by (n - 1) / (n + 1) of its true variance: divided out.
     - Two or three patients say little about their own spread, one says nothing. Each class counts
-      one patient more, whose variance is the average of all classes.
+      one patient more, an average one: of the mean score of all classes, and as variable as the
+      patients of all classes are, relative to the most that a score from 0 to 1 can vary.
     - The error itself is uncertain, so its factor is that of Student's t. A class has as many
-      degrees of freedom as carriers, their mean those of Welch and Satterthwaite.
+      degrees of freedom as carriers (two at least), their mean those of Welch and Satterthwaite.
 
     Scores between 0 and 1 (`bounded`) have symmetric intervals on the logit scale, differences of
     scores on their own.
     """
-    n = np.asarray(carriers, np.float64)
+    values, n = np.asarray(values), np.asarray(carriers, np.float64)
     some, many = n > 0, n > 1
     factor = np.where(many, (n + 1) / np.maximum(n - 1, 1), ~some)
     deviation = np.sqrt(factor) * (resampled - resampled.mean(0))  # [r,c]
     own = deviation.var(0)
-    # what one patient adds on average; without an example the most a score from 0 to 1 can vary
-    shared = (n * own)[many].mean() if many.any() else 0.25
+    # the variance that one patient adds, as a share of the most it could be
+    likely = (n * values + values.mean()) / (n + 1)
+    most = likely * (1 - likely) if bounded else np.ones_like(n)
+    share = (n * own)[many].sum() / max(most[many].sum(), 1e-300) if many.any() else 1.0
     at_least = np.maximum(n, 1)
-    variance = np.where(some, (shared / at_least + (n - 1) * own) / at_least, own)
+    variance = np.where(some, (share * most / at_least + (n - 1) * own) / at_least, own)
     # the mean over classes: classes vary together, and each has its amendment
     total = deviation.mean(1).var() + (variance - own).sum() / len(n) ** 2
-    certain = np.where(some, at_least, 1e9)
+    certain = np.where(some, np.maximum(n, 2), 1e9)
     freedom = variance.sum() ** 2 / max((variance**2 / certain).sum(), 1e-300)
     error = np.sqrt(np.maximum(np.append(variance, total), 0.0))
     half = stdtrit(np.append(certain, max(freedom, 1.0)), (1 + level) / 2) * error
