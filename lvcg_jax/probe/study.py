@@ -302,9 +302,15 @@ class Study:
         always = np.all(learnt, axis=0)
         lost = _select(self.names, self._both["train"] & self._both["test"] & ~always)
         if self._plain:
-            # a seed whose classes validation cannot judge has nothing to choose a setting by
-            learnt = [x & (x & self._both["validation"]).any() for x in learnt]
-            used, can_choose = self._both["test"], any(x.any() for x in learnt)
+            # validation must know one of the classes of a subset to choose a setting
+            judged = [(x & self._both["validation"]).any() for x in learnt]
+            if not all(judged):
+                self.notes.append(
+                    f"{share}: {judged.count(False)} of {len(rows)} subsets teach no class that"
+                    " validation can judge, all classes scored as constants there"
+                )
+            learnt = [x & yes for x, yes in zip(learnt, judged, strict=True)]
+            used, can_choose = self._both["test"], any(judged)
         else:
             learnt, used = [always] * len(rows), self._both["test"] & always
             can_choose = (self._both["validation"] & always).any()
@@ -489,8 +495,6 @@ def _summarise(
         by_class[metric] = values, bounds
         names = (f"macro_{metric}", f"{prefix}low", f"{prefix}high")
         cell |= dict(zip(names, macro, strict=True))
-        if metric == "auroc":
-            judged = values, resampled
     # what knowing nothing scores, and how many positives each class has
     y_test = study.record_labels["test"][:, subset.used]
     always, share = np.array([f1_always_yes(y) for y in y_test.T]), y_test.mean(0)
@@ -518,7 +522,7 @@ def _summarise(
     cell["f1_always_yes"] = float(always[known].mean()) if known.any() else None
     cell["setting"] = [run.setting for several in runs for run in several]
     cell["train_rows"] = [len(rows) for rows in subset.rows]
-    return cell | {"per_class": per_class}, judged
+    return cell | {"per_class": per_class}, (mean("auroc"), mean("auroc_resampled"))
 
 
 def _check(labels, groups, splits, names, fractions, seeds, words) -> None:

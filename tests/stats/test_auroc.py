@@ -108,11 +108,14 @@ FEWER = ([2, 2, 3, 4, 5], [0.97, 0.95, 0.9, 0.95, 0.9])
 MANY = ([30, 40, 120], [0.8, 0.85, 0.9])
 
 
-@pytest.mark.parametrize("counts, truth", [FEW, FEWER, MANY], ids=["few", "fewer", "many"])
-def test_interval_of_the_macro_auroc_covers_the_true_value(counts, truth):
-    """Normal scores of 400 patients by two models, in 400 simulated data sets: 93 to 97% of the
+@pytest.mark.parametrize(
+    "task, sets", [(FEW, 600), (FEWER, 1000), (MANY, 400)], ids=["few", "fewer", "many"]
+)
+def test_interval_of_the_macro_auroc_covers_the_true_value(task, sets):
+    """Normal scores of 300 patients by two models, in many simulated data sets: 93 to 97% of the
     intervals hold the true macro AUROC, and 92 to 98% of the paired ones the true difference."""
-    sets, patients, classes = 400, 400, len(counts)
+    (counts, truth), patients = task, 300
+    classes = len(counts)
     rng = np.random.default_rng(11)
     ranks = rng.random((patients, sets * classes)).argsort(0)
     labels = ranks < np.tile(counts, sets)
@@ -122,7 +125,7 @@ def test_interval_of_the_macro_auroc_covers_the_true_value(counts, truth):
     distance = np.sqrt(2) * ndtri(truth)  # AUROC = Phi(distance / sqrt(2))
     gap = np.mean(truth - ndtr((distance - 0.3) / np.sqrt(2)))
     # the data sets are columns of one call: the weights of a resample are the same for all of them
-    bootstrap, found = PatientBootstrap(np.arange(patients), resamples=200), []
+    bootstrap, found = PatientBootstrap(np.arange(patients), resamples=120), []
     for scores in (noise + np.tile(distance, sets) * labels,
                    other_noise + np.tile(distance - 0.3, sets) * labels):  # fmt: skip
         values = [auroc.auroc(y, x) for y, x in zip(labels.T, scores.T, strict=True)]
