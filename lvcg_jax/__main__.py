@@ -36,7 +36,10 @@ COMMANDS = {
         ),
     },
     "Evaluation": {
-        "probe": ("lvcg_jax.probe.__main__", "fit linear probes or fine-tune, beside controls"),
+        "probe": (
+            "lvcg_jax.probe.__main__",
+            "fit linear or attention probes, or fine-tune, beside controls",
+        ),
         "median_beat": ("lvcg_jax.probe.median_beat", "make the control that learns nothing"),
         "reconstruct": ("lvcg_jax.reconstruct.__main__", "derive hidden leads from visible ones"),
         "results": (

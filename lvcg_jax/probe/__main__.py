@@ -16,10 +16,14 @@ paper     one linear layer, Adam 1e-3, batches of 256, stopping after 5 epochs w
           scale this rate ends far from the optimum.
 release   the same on raw features with at most 50 epochs, a random start, subsets drawn plainly
           and F1 thresholds from a grid, as the authors' published code does it.
+attention learned queries over the frozen beat tokens, with R-R intervals and the leads' sizes
+          beside them, added to the scores of `ridge` (see probe/attention.py). A control without
+          tokens stays linear.
 finetune  not frozen: the ridge head first, then the encoder with it (see probe/finetune.py).
 
     lvcg probe --embeddings=emb.npz --control=random=random.npz --control=median_beat=beat.npz
     lvcg probe --embeddings=emb.npz --labels=labels.csv --task=sepsis --predictions=scores.csv
+    lvcg probe --protocol=attention --embeddings=with_tokens.npz --data=SHARDS --task=super
     lvcg probe --protocol=finetune --checkpoint=RUN --data=SHARDS --task=super --fractions=0.1
 
 Draws of label subsets: `guaranteed` takes whole patients, with a positive of every class; `plain`
@@ -42,6 +46,9 @@ from lvcg_jax.probe.labels import DRAWS, ensure_splits, join_labels, task_of
 from lvcg_jax.probe.study import PROTOCOLS, Predictions, evaluate, linear_fits, part_features
 from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.tables import format_results
+
+# what a protocol reads, where that is not embeddings alone
+WANTED = {"attention": ("embeddings", "data"), "finetune": ("checkpoint", "data")}
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -80,11 +87,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="CSV",
         help="write test probabilities by record (first model, most labels, seed 0)",
     )
+    add("--data", metavar="SHARDS", help="shards of lvcg build (attention, finetune)")
     tuning = parser.add_argument_group("finetune")
     tuning.add_argument(
         "--checkpoint", metavar="RUN", help="run directory (or packaged weights) to start from"
     )
-    tuning.add_argument("--data", metavar="SHARDS", help="shards of lvcg build")
     tuning.add_argument(
         "--epochs",
         type=natural_int,
@@ -99,7 +106,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     args = parser.parse_args(argv)
     given = {"embeddings": args.embeddings, "checkpoint": args.checkpoint, "data": args.data}
-    wanted = ("checkpoint", "data") if args.protocol == "finetune" else ("embeddings",)
+    wanted = WANTED.get(args.protocol, ("embeddings",))
     if {name for name, value in given.items() if value} != set(wanted):
         flags = " and ".join(f"--{name}" for name in wanted)
         raise InputError(
@@ -124,6 +131,12 @@ def main(argv: list[str] | None = None) -> None:
         name, path = named_path("--embeddings", args.embeddings, "embedding")
         table = load_table(path)
     features, parts = {name: table.embedding}, {name: table.part_sizes}
+    inputs = {}  # of the attention probe
+    if args.protocol == "attention":
+        from lvcg_jax.probe.attention import AttentionFit, join_inputs, read_facts
+
+        facts = read_facts(args.data, table)
+        inputs[name] = join_inputs(facts, table.embedding, table, table.keys)
     checkpoints = {name: table.metadata.get("checkpoint", "")}
     if args.parts:
         features |= part_features(table, name)
@@ -136,6 +149,8 @@ def main(argv: list[str] | None = None) -> None:
         other = load_table(control_path)
         features[control_name] = align_features(table, other, control_name)
         parts[control_name] = other.part_sizes
+        if inputs and other.tokens is not None:
+            inputs[control_name] = join_inputs(facts, features[control_name], other, table.keys)
         checkpoints[control_name] = other.metadata.get("checkpoint", "")
     # labels and splits
     notes = []
@@ -153,7 +168,7 @@ def main(argv: list[str] | None = None) -> None:
     predictions, results = Predictions(), []
     for task in progress_bar(tasks, unit="task", leave=False):
         found = task_of(table, task)
-        linear = "ridge" if embedder else args.protocol
+        linear = "ridge" if args.protocol in WANTED else args.protocol
         chosen = {n: x[found.rows] for n, x in features.items()}
         fits = linear_fits(chosen, len(found.rows), linear, parts=parts)
         if embedder:
@@ -161,6 +176,7 @@ def main(argv: list[str] | None = None) -> None:
             fits = {
                 "fine-tuned": [FineTune(embedder, args.data, table, found.rows, **tuning)]
             } | fits
+        fits = {f"{n}, attention": [AttentionFit(x, found.rows)] for n, x in inputs.items()} | fits
         columns = (found.labels, found.patients, found.splits, args.fractions)
         hear = predictions.listener(task, next(iter(fits)), max(args.fractions))
         names = {"class_names": found.classes, "records": found.records}

@@ -35,7 +35,7 @@ from lvcg_jax.stats.auroc import (
 from lvcg_jax.stats.bootstrap import PatientBootstrap, class_intervals
 
 LINEAR_PROTOCOLS = ("ridge", *linear.ADAM_SETTINGS)
-PROTOCOLS = (*LINEAR_PROTOCOLS, "finetune")
+PROTOCOLS = (*LINEAR_PROTOCOLS, "attention", "finetune")
 # thresholds that protocol `release` chooses from, as probabilities
 RELEASE_THRESHOLDS = np.linspace(0.05, 0.95, 51)
 METRICS = {"auroc": "", "auprc": "auprc_", "f1": "f1_"}  # before `low` and `high` in a result
