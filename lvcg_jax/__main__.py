@@ -18,6 +18,7 @@ COMMANDS = {
         "build": ("data_prep.build", "turn records into shards of beats"),
         "verify": ("data_prep.verify", "check that a data set is whole and sound"),
         "inspect": ("data_prep.inspect", "show what a data set holds of one record"),
+        "statistics": ("data_prep.statistics", "tabulate data sets: records, patients, classes"),
     },
     "Models": {
         "train": ("lvcg_jax.train.__main__", "pre-train a model; continues a run that was stopped"),

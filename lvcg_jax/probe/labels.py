@@ -21,7 +21,8 @@ from data_prep.formats.tables import ID_COLUMNS, read_keyed, split_classes
 from lvcg_jax.embed.table import Table
 
 NO_SPLIT = ("", "None")  # how a row without a split is stored
-TASK_ORDER = ("super", "sub", "form", "rhythm", "diagnosis")  # other tasks follow by name
+# other tasks follow by name
+TASK_ORDER = ("super", "sub", "form", "rhythm", "diag", "all71", "diagnosis")
 
 
 class NothingToScore(InputError):

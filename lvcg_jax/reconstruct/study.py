@@ -335,7 +335,10 @@ def evaluate_shards(args: argparse.Namespace) -> int:
             pictures += draw_examples(out, view, scores, sources, train)
     # tables and files
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
-    if model and args.split in ("train", "all") and was_trained_on(model, args.data):
+    seen = model and (
+        "all" in (args.split, model.config.data.get("splits")) or args.split == "train"
+    )
+    if seen and was_trained_on(model, args.data):
         notes.append("The model was trained on records of this data set that are counted here.")
     text = to_text(results, notes)
     out.mkdir(parents=True, exist_ok=True)

@@ -236,6 +236,18 @@ def test_folder_with_other_files_is_refused(smoke, tmp_path):
         train_and_evaluate(smoke, tmp_path)
 
 
+def test_training_on_all_splits_reads_every_record_and_says_so(smoke, tmp_path, capsys):
+    smoke.data.splits = "all"
+    train, validation = loop.open_data(smoke, tmp_path)
+    splits = train.metadata["splits"]
+    assert len(train) == sum(s["examples"] for s in splits.values()) == len(train.counts)
+    assert len(validation) == splits["validation"]["examples"]
+    assert "its validation records are not unseen ones" in capsys.readouterr().err
+    smoke.data.splits = "everything"
+    with pytest.raises(InputError, match="no split 'everything' in this dataset; it has train"):
+        loop.open_data(smoke, tmp_path)
+
+
 def test_shards_of_another_preprocessing_are_refused(smoke, tmp_path):
     smoke.preprocess.band_high = 35.0
     with pytest.raises(InputError, match="band_high"):
