@@ -17,7 +17,7 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax import LVCG
-from lvcg_jax.config.fields import flatten
+from lvcg_jax.config.fields import POSITIVE_FIELDS, flatten
 from lvcg_jax.config.files import load_config
 from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.data.batches import BatchOrder
@@ -26,7 +26,7 @@ from lvcg_jax.runs.metrics_log import MetricsLog, read_metrics
 from lvcg_jax.runs.state import TrainState, take_weights
 from lvcg_jax.train import loop
 from lvcg_jax.train.__main__ import default_workdir
-from lvcg_jax.train.loop import POSITIVE_FIELDS, everything_closed, train_and_evaluate
+from lvcg_jax.train.loop import everything_closed, train_and_evaluate
 
 
 def test_run_directory_says_what_was_done(trained_run, smoke):
