@@ -62,6 +62,7 @@ COMMANDS = {
     },
     "Pictures": {
         "report": ("lvcg_jax.report.__main__", "make one HTML page of a run or of a record"),
+        "map": ("lvcg_jax.report.maps", "draw embeddings of the same records side by side"),
         "vcg": ("lvcg_jax.report.vcg", "draw the loops of one record, with axes and angles"),
     },
     "Speed": {

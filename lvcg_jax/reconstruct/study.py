@@ -17,6 +17,7 @@ from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
 from lvcg_jax.data.entries import Entry, list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
+from lvcg_jax.reconstruct.figures import draw_lead_errors
 from lvcg_jax.reconstruct.methods import (
     METHODS,
     NetworkLeads,
@@ -332,6 +333,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         scores = {name: scores[name] for name in dict.fromkeys((*names, *scores))}
         results.append(report(view, scores, units, beats, args.resamples))
         if args.pictures:
+            pictures.append(draw_lead_errors(out / f"{view.name}-leads.svg", results[-1]))
             pictures += draw_examples(out, view, scores, sources, train)
     # tables and files
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
