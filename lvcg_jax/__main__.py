@@ -49,6 +49,10 @@ COMMANDS = {
             "lvcg_jax.studies.view_agreement",
             "compare few-lead embeddings with all-lead ones",
         ),
+        "lead_density": (
+            "lvcg_jax.studies.lead_density",
+            "compare records of derived leads with true ones",
+        ),
         "geometry_report": (
             "lvcg_jax.studies.geometry_report",
             "hold lead directions against Frank leads",
