@@ -69,8 +69,9 @@ def draw_maps(
             raise InputError(f"{name}: its embeddings vary along less than two directions")
         chosen = maps[-1]
         drawings.append(scatter(chosen.places, labels, name, chosen.x, chosen.y))
+    where = "all splits" if split == "all" else f"split {split}"
     caption = (
-        f"{maps[-1].title} of {len(labels)} records ({split} splits), each feature scaled to unit"
+        f"{maps[-1].title} of {len(labels)} records ({where}), each feature scaled to unit"
         f" variance; colours: task {task}, the commonest labels."
     )
     title = "The same records, embedded by " + " and ".join(named)
