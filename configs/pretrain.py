@@ -148,6 +148,8 @@ def paper() -> ConfigDict:
 
     c.data = ConfigDict()
     c.data.dir = ""  # shards of data_prep.build; empty: a synthetic set is made
+    # split to train on; 'all': every record, then no score on this data set is of unseen records
+    c.data.splits = "train"
     c.data.batch_size = 64  # records a step, over all devices and processes
     # fit the encoder's slots to the batch's beats; False: max_beats slots a record
     c.data.pack = True

@@ -78,8 +78,9 @@ def make_parser() -> Parser:
     )
     add(
         "--splits",
-        metavar="CSV",
-        help="your own splits: columns record_id or patient_id, and split",
+        metavar="PATH",
+        help="your own splits: columns record_id or patient_id, and split;\n"
+        "or the folder of a published split: files *_train.csv, *_val.csv, *_test.csv",
     )
     add("--option", **field, help="an option of the corpus; repeatable")
     add("--preprocess", **field, help="a preprocessing field; repeatable")
@@ -88,7 +89,7 @@ def make_parser() -> Parser:
         "--duplicates",
         choices=("drop", "keep"),
         default="drop",
-        help="one signal in two splits: drop the training copy, or keep both",
+        help="one signal in two splits: keep only the copy closest to testing, or all",
     )
     add(
         "--no_detectors",

@@ -18,6 +18,7 @@ COMMANDS = {
         "build": ("data_prep.build", "turn records into shards of beats"),
         "verify": ("data_prep.verify", "check that a data set is whole and sound"),
         "inspect": ("data_prep.inspect", "show what a data set holds of one record"),
+        "statistics": ("data_prep.statistics", "tabulate data sets: records, patients, classes"),
     },
     "Models": {
         "train": ("lvcg_jax.train.__main__", "pre-train a model; continues a run that was stopped"),
@@ -51,6 +52,10 @@ COMMANDS = {
             "lvcg_jax.studies.view_agreement",
             "compare few-lead embeddings with all-lead ones",
         ),
+        "lead_density": (
+            "lvcg_jax.studies.lead_density",
+            "compare records of derived leads with true ones",
+        ),
         "geometry_report": (
             "lvcg_jax.studies.geometry_report",
             "hold lead directions against Frank leads",
@@ -64,6 +69,7 @@ COMMANDS = {
     },
     "Pictures": {
         "report": ("lvcg_jax.report.__main__", "make one HTML page of a run or of a record"),
+        "map": ("lvcg_jax.report.maps", "draw embeddings of the same records side by side"),
         "vcg": ("lvcg_jax.report.vcg", "draw the loops of one record, with axes and angles"),
     },
     "Speed": {

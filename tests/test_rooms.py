@@ -107,6 +107,13 @@ def test_data_prep_is_free_of_jax(graph):
             assert [module for module in users if module.startswith("data_prep")] == [], library
 
 
+def test_the_picture_of_the_model_is_of_this_code(tmp_path):
+    """Where this fails: python launch/draw_model.py"""
+    model = runpy.run_path(str(ROOT / "launch" / "draw_model.py"))
+    drawn = model["draw"](tmp_path / "model.svg")
+    assert model["PICTURE"].read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8")
+
+
 def test_the_picture_of_the_rooms_is_of_this_code():
     """Where this fails: python launch/draw_rooms.py"""
     assert ROOMS["PICTURE"].read_text(encoding="utf-8") == ROOMS["draw"]()

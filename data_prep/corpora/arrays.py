@@ -55,7 +55,7 @@ def open(raw: Path) -> Corpus:
     listed, duplicates = list(refs.values()), {}
     if own_patients:
         listed, duplicates = keep_together(listed, ("",))
-    check_patients(listed, path)
+    check_patients([ref for ref in listed if ref.record_id not in duplicates], path)
     rule = "column split of records.csv" if any(ref.split for ref in listed) else "none given"
     tasks = {task: tuple(sorted(names)) for task, names in classes.items()}
     return Corpus("arrays", str(raw), tasks, listed, rule, read=read, duplicates=duplicates)

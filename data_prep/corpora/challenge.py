@@ -7,7 +7,7 @@ with merged lines can be repaired from it.
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -35,25 +35,38 @@ def read_codes(text: str) -> list[str] | None:
     return list(dict.fromkeys(code for code in re.split(r"[,;\s]+", line[1]) if code))
 
 
-def list_coded(name: str, raw: Path, classes: Mapping[str, str]) -> Corpus:
-    """The corpus of all headers below `raw`; task 'diagnosis' by exact match of SNOMED codes with
-    `classes`.
+def list_coded(
+    name: str,
+    raw: Path,
+    classes: Mapping[str, str],
+    rhythms: Mapping[str, str] | None = None,
+    wanted: Callable[[str], bool] = lambda record_id: True,
+) -> Corpus:
+    """The corpus of the headers below `raw` whose record is wanted; task 'diagnosis' by exact match
+    of SNOMED codes with `classes`.
 
-    A code that is not a class is counted in unknown_codes; a record without a '#Dx' line is not
-    labelled.
+    With `rhythms` (code -> class) there is a task 'rhythm' too, for records that have one of them.
+    A code that is no class of a task is counted in unknown_codes; a record without a '#Dx' line is
+    not labelled.
     """
+    rhythms = rhythms or {}
     refs, unknown, unlabelled = [], Counter(), []
     for record_id, stem in list_headers(raw).items():
+        if not wanted(record_id):
+            continue
         codes = read_codes(header_text(stem, record_id))
         labels = {}
         if codes is None:
             unlabelled.append(record_id)
         else:
             labels = {"diagnosis": sorted({classes[code] for code in codes if code in classes})}
-            unknown.update(code for code in codes if code not in classes)
+            found = sorted({rhythms[code] for code in codes if code in rhythms})
+            labels |= {"rhythm": found} if found else {}
+            unknown.update(code for code in codes if code not in classes and code not in rhythms)
         refs.append(RecordRef(record_id, record_id, None, labels, str(stem)))
     refs, duplicates = keep_together(refs, (".mat", ".dat"))
     tasks = {"diagnosis": tuple(dict.fromkeys(classes.values()))}
+    tasks |= {"rhythm": tuple(rhythms.values())} if rhythms else {}
     notes = (
         [f"{len(unlabelled)} headers have no #Dx line: {list_some(unlabelled)}"]
         if unlabelled

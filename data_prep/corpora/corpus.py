@@ -18,7 +18,7 @@ from pathlib import Path
 from data_prep.base.errors import InputError
 from data_prep.base.words import SPLITS, list_some
 from data_prep.ecg.record import Record, RecordRef, Waveform
-from data_prep.formats.tables import check_patients, read_keyed
+from data_prep.formats.tables import check_patients, read_csv, read_keyed
 from data_prep.formats.wfdb_files import read_wfdb_record
 
 CORPORA = {  # name -> module
@@ -106,21 +106,22 @@ def open_corpus(name: str, raw_dir: str | Path, options: Mapping[str, str] | Non
     return function(raw, **(options or {}))
 
 
-def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
-    """The corpus with the splits of a user's CSV: columns record_id or patient_id, and split.
+# a published split as its authors pass it on: a file for each split, named by its end
+PUBLISHED_FILES = {"train": "_train.csv", "validation": "_val.csv", "test": "_test.csv"}
+PUBLISHED_IDS = ("record_id", "filename", "ecg_path")  # columns with the name of a record's file
 
-    Records that the CSV does not name are left out, and ids that the corpus does not have are
-    counted, both in `notes`. A patient (or two records with the same signal) in two splits is an
-    error: it would leak test data into training.
+
+def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
+    """The corpus with the splits of a CSV (columns record_id or patient_id, and split), or of a
+    folder with the files of a published split (PUBLISHED_FILES).
+
+    Records that it does not name are left out, and ids that the corpus does not have are counted,
+    both in `notes`. A patient in two splits is an error: it would leak test data into training.
+    Records that count as one patient only because their signal is the same may be in two: the
+    build finds such copies, and leaves out those that would leak.
     """
     path = Path(path)
-    key, rows = read_keyed(path, ("split",))
-    chosen: dict[str, str] = {}
-    for row in rows:
-        if not row["split"]:
-            raise InputError(f"{path} line {row.line}: no split; choose from {', '.join(SPLITS)}")
-        if chosen.setdefault(row[key], row["split"]) != row["split"]:
-            raise InputError(f"{path} line {row.line}: {key} {row[key]} has two splits")
+    key, chosen = _read_published(path) if path.is_dir() else _read_splits(path)
     there = {getattr(ref, key) for ref in corpus.refs}
     unknown = sorted(chosen.keys() - there)
     if not there & chosen.keys():
@@ -129,7 +130,7 @@ def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
         )
     kept = [ref for ref in corpus.refs if getattr(ref, key) in chosen]
     refs = [dataclasses.replace(ref, split=chosen[getattr(ref, key)]) for ref in kept]
-    check_patients(refs, path)
+    check_patients([ref for ref in refs if ref.record_id not in corpus.duplicates], path)
     notes = list(corpus.notes)
     if unknown:
         notes.append(
@@ -141,3 +142,36 @@ def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
             f"{len(corpus.refs) - len(kept)} records are not in {path.name} and were left out"
         )
     return dataclasses.replace(corpus, refs=refs, split_rule=f"{key} in {path.name}", notes=notes)
+
+
+def _read_splits(path: Path) -> tuple[str, dict[str, str]]:
+    """The column of ids of a user's CSV, and id -> split."""
+    key, rows = read_keyed(path, ("split",))
+    chosen: dict[str, str] = {}
+    for row in rows:
+        if not row["split"]:
+            raise InputError(f"{path} line {row.line}: no split; choose from {', '.join(SPLITS)}")
+        if chosen.setdefault(row[key], row["split"]) != row["split"]:
+            raise InputError(f"{path} line {row.line}: {key} {row[key]} has two splits")
+    return key, chosen
+
+
+def _read_published(folder: Path) -> tuple[str, dict[str, str]]:
+    """'record_id', and id -> split, of the files of a published split; labels in them are not
+    read."""
+    chosen: dict[str, str] = {}
+    for split, end in PUBLISHED_FILES.items():
+        files = sorted(folder.glob(f"*{end}"))
+        if len(files) != 1:
+            raise InputError(
+                f"{folder}: {len(files)} files end in {end}; a published split has one for each"
+                f" of {', '.join(PUBLISHED_FILES.values())}"
+            )
+        for row in read_csv(files[0]):
+            column = next((name for name in PUBLISHED_IDS if name in row), None)
+            if column is None:
+                raise InputError(f"{files[0]} has none of the columns {', '.join(PUBLISHED_IDS)}")
+            name = Path(row[column]).stem
+            if chosen.setdefault(name, split) != split:
+                raise InputError(f"{files[0]} line {row.line}: record {name} has two splits")
+    return "record_id", chosen

@@ -2,8 +2,9 @@
 
 Three tasks with one class each, from the ICD-10 (and ICD-9) codes of the hospital stay: diabetes,
 ckd, sepsis. A record is labelled if it has a list of codes: an empty list is a negative, an empty
-cell is no label. The table also has an empty list for ECGs outside any stay
-(ecg_taken_in_ed_or_hosp is False, two in five): nobody coded those, so they are not labelled.
+cell is no label. ECGs outside any stay (ecg_taken_in_ed_or_hosp is False, two in five) are not
+labelled, whatever their list says: nobody coded that moment, and keeping only those with a code
+would make positives of a kind of record that has no negatives.
 """
 
 import dataclasses
@@ -127,7 +128,7 @@ def _read_table(
         )
         study = row["study_id"].removesuffix(".0")
         positive = _positive(row[columns[0]], f"{path} line {row.line}: study_id {study[:20]}")
-        if row.get("ecg_taken_in_ed_or_hosp", "").lower() in ("false", "0") and not positive:
+        if row.get("ecg_taken_in_ed_or_hosp", "").lower() in ("false", "0"):
             positive = None
         labels = (
             {}

@@ -1,4 +1,4 @@
-"""PTB-XL: four label sets from scp_codes and scp_statements.csv, split by the published folds."""
+"""PTB-XL: six label sets from scp_codes and scp_statements.csv, split by the published folds."""
 
 import ast
 from collections import Counter
@@ -13,8 +13,9 @@ FOLDERS = {"100": ("records100", "filename_lr"), "500": ("records500", "filename
 
 
 def open(raw: Path, rate: str | None = None) -> Corpus:
-    """Tasks super, sub, form and rhythm; `rate` is 100 or 500 Hz, by default that of records100 if
-    there.
+    """Tasks super, sub, form, rhythm, diag (diagnostic statements) and all71 (all statements; not
+    named 'all', which stands for all tasks in flags); `rate` is 100 or 500 Hz, by default that of
+    records100 if there.
 
     As in the public benchmark, a statement counts whatever its likelihood, and a record without any
     class of a task is not labelled for it. Records whose file does not exist are left out.
@@ -96,11 +97,14 @@ def _codes(raw: Path) -> dict[str, dict[str, str]]:
 
 def _classes(raw: Path) -> dict[str, dict[str, str]]:
     """Task -> statement -> class."""
-    classes: dict[str, dict[str, str]] = {"super": {}, "sub": {}, "form": {}, "rhythm": {}}
+    tasks = ("super", "sub", "form", "rhythm", "diag", "all71")
+    classes: dict[str, dict[str, str]] = {task: {} for task in tasks}
     for code, row in _codes(raw).items():
+        classes["all71"][code] = code
         if _true(row["diagnostic"]):
             classes["super"][code] = row["diagnostic_class"]
             classes["sub"][code] = row["diagnostic_subclass"]
+            classes["diag"][code] = code
         for task in ("form", "rhythm"):
             if _true(row[task]):
                 classes[task][code] = code

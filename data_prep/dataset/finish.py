@@ -6,6 +6,7 @@ crash: dataset.json comes last, and until then what is known of each shard (its 
 examples) is kept in `parts`.
 """
 
+import array
 import collections
 import csv
 import dataclasses
@@ -55,17 +56,21 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
     rehash = _unique_uids(out, planned)
     same = find_duplicates(lambda: (part(out, shard)["rows"] for shard in planned), job.duplicates)
     dropped, defects, missing = collections.Counter(), collections.Counter(), collections.Counter()
+    rates, seconds = collections.Counter(), array.array("f")
     with open_file(out, shards.LEDGER_FILE) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(LEDGER_COLUMNS)
         for shard in planned:
-            for row in (
-                dict(zip(LEDGER_COLUMNS, r, strict=True)) for r in part(out, shard)["rows"]
-            ):
+            noted = part(out, shard)
+            for values, (rate, length) in zip(noted["rows"], noted["recorded"], strict=True):
+                row = dict(zip(LEDGER_COLUMNS, values, strict=True))
                 _note_duplicate(row, same)
                 writer.writerow(row.values())
                 if row["kept"] == "no":
                     dropped[_reason_kind(row["reason"])] += 1
+                else:
+                    rates[f"{rate:g}"] += 1
+                    seconds.append(length)
                 defects.update(quality.kinds(row["defects"]))
                 missing.update(row["missing_leads"].split())
     if sum(dropped.values()) == plan["records"]:
@@ -101,6 +106,11 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
         "dropped": dict(sorted(dropped.items())),
         "defects": dict(sorted(defects.items())),
         "missing_leads": {lead: missing[lead] for lead in LEADS if missing[lead]},
+        # of the files of the kept records, as they were recorded
+        "recorded": {
+            "rates": dict(sorted(rates.items(), key=lambda item: float(item[0]))),
+            "seconds": [round(float(f(seconds)), 2) for f in (min, np.median, max)],
+        },
         "patients_in_several_splits": sum(n > 1 for n in patients.values()),
         "duplicates": {
             "records": len(same.original),
@@ -356,5 +366,6 @@ def repair(job: Job, metadata: dict, rebuilt: list[Shard]) -> dict:
 
 def _reason_kind(reason: str) -> str:
     """A reason without what is particular to one record (files, numbers), for counting."""
-    without_files = re.sub(r"\S*/\S*|\S+\.(dat|hea|mat)\b", "...", reason.split(";")[0])
+    without_copy = re.sub(r"(?<=^the same signal as )record .* (?=in split)", "a record ", reason)
+    without_files = re.sub(r"\S*/\S*|\S+\.(dat|hea|mat)\b", "...", without_copy.split(";")[0])
     return re.sub(r"\d+(\.\d+)?", "N", without_files)

@@ -114,21 +114,34 @@ class Outcome:
     defects: list[str]  # of a dropped record; those of a kept one are in its windows
     reason: str = ""  # why it was dropped
     signal_hash: str = ""
+    rate: float = 0.0  # of the file, in Hz; 0 if it could not be read
+    seconds: float = 0.0  # of the whole record
 
 
 def build_shard(corpus: Corpus, job: Job, shard: Shard, tick: Callable[[], object]) -> None:
     """Builds one shard and notes the ledger rows of its records; one record at a time is in
     memory."""
-    examples, rows = [], []
-    write_shard(job.out, shard.file, _encoded(corpus, job, shard, tick, examples, rows))
-    part = {"sha256": shards.file_sha256(job.out / shard.file), "examples": examples, "rows": rows}
+    examples, rows, recorded = [], [], []
+    write_shard(job.out, shard.file, _encoded(corpus, job, shard, tick, examples, rows, recorded))
+    part = {
+        "sha256": shards.file_sha256(job.out / shard.file),
+        "examples": examples,
+        "rows": rows,
+        "recorded": recorded,  # (Hz, seconds) of each row
+    }
     write_file(job.out, f"{PARTS}/{shard.file}.json", to_json(part))
 
 
 def _encoded(
-    corpus: Corpus, job: Job, shard: Shard, tick: Callable, examples: list, rows: list
+    corpus: Corpus,
+    job: Job,
+    shard: Shard,
+    tick: Callable,
+    examples: list,
+    rows: list,
+    recorded: list,
 ) -> Iterator[bytes]:
-    """The examples of a shard as bytes; fills the lists `examples` and `rows` on the way."""
+    """The examples of a shard as bytes; fills the three lists on the way."""
     spec = shards.features(job.preprocess.beat_samples, job.store_signal)
     for ref in shard.refs:
         outcome = examine(corpus, ref, job)
@@ -137,6 +150,7 @@ def _encoded(
             examples.append((ref.record_id, window.window, example["uid"], len(window.beats)))
             yield shards.encode(spec, example)
         rows.append(_ledger_row(ref, shard.split, outcome))
+        recorded.append((outcome.rate, outcome.seconds))
         tick()
 
 
@@ -153,7 +167,9 @@ def examine(corpus: Corpus, ref: RecordRef, job: Job) -> Outcome:
         windows = _judge(windows, record.leads, job)
         for window in windows:
             window.defects = defects + window.defects
-        return Outcome(windows, [], "", digest)
+        return Outcome(
+            windows, [], "", digest, float(record.rate), len(record.signal) / float(record.rate)
+        )
     except Exception as error:  # whatever is wrong with one record, the others are built
         text = " ".join(str(error).split())[:300].removeprefix(f"record {ref.record_id}: ")
         reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"

@@ -15,7 +15,7 @@ from data_prep.dataset import shards
 from data_prep.dataset.one_shard import Job, Shard, to_json
 
 # of the files in `parts`; an unfinished build of another version starts again
-BUILD_VERSION = 2
+BUILD_VERSION = 3
 
 
 def make_plan(

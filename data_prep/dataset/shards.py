@@ -42,6 +42,7 @@ from data_prep.ecg.preprocess import Preprocess
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds
 FORMAT = 1  # raise it when the stored features change; readers refuse other formats
+ALL_SPLITS = "all"  # in the place of a split: every one of them
 METADATA_FILE, PLAN_FILE, LEDGER_FILE = "dataset.json", "build_plan.json", "ledger.csv"
 _INTS = {"lead_mask": np.int32, "uid": np.int64, "window": np.int32, "num_samples": np.int32}
 _TEXTS = ("record_id", "patient_id", "labels", "defects")
@@ -277,7 +278,7 @@ def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
 
 
 class ShardSet:
-    """One split of a dataset directory, read at random.
+    """One split of a dataset directory, or 'all' of them one after another, read at random.
 
     Opening it checks every file against dataset.json (existence, size, number of records, first
     record). Files are opened when they are first read, so a ShardSet is cheap to send to another
@@ -287,17 +288,20 @@ class ShardSet:
     def __init__(self, directory: str | os.PathLike, split: str):
         self.directory, self.split = Path(directory), split
         self.metadata = read_metadata(directory)
-        if split not in self.metadata["splits"]:
-            there = ", ".join(self.metadata["splits"])
-            raise InputError(f"{directory}: no split '{split}' in this dataset; it has {there}")
-        self._shards = self.metadata["splits"][split]["shards"]
+        there = self.metadata["splits"]
+        self._splits = list(there) if split == ALL_SPLITS else [split]
+        if split not in there and split != ALL_SPLITS:
+            raise InputError(
+                f"{directory}: no split '{split}' in this dataset; it has {', '.join(there)}"
+            )
+        self._shards = [shard for name in self._splits for shard in there[name]["shards"]]
         self.paths = [self.directory / shard["file"] for shard in self._shards]
         self._ends = np.cumsum([shard["examples"] for shard in self._shards])
         self.preprocess = Preprocess.from_dict(self.metadata["preprocess"])
         self._set_readers()
         for index in range(len(self.paths)):
             self._check(index)
-        self.counts = self._load_counts()
+        self.counts = np.concatenate([self._load_counts(name) for name in self._splits])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -397,14 +401,15 @@ class ShardSet:
                 path, "it is another shard (its first record is not the one in dataset.json)"
             )
 
-    def _load_counts(self) -> np.ndarray:
-        path = self.directory / f"beat_counts-{self.split}.npy"
+    def _load_counts(self, split: str) -> np.ndarray:
+        path = self.directory / f"beat_counts-{split}.npy"
+        examples = sum(s["examples"] for s in self.metadata["splits"][split]["shards"])
         try:
             counts = np.load(path)
         except (OSError, ValueError, EOFError) as error:
             raise self._damaged(path, first_line(error)) from None
-        if counts.shape != (len(self),):
-            raise self._damaged(path, f"it has {counts.size} counts for {len(self)} examples")
+        if counts.shape != (examples,):
+            raise self._damaged(path, f"it has {counts.size} counts for {examples} examples")
         return counts
 
     def _damaged(self, path: Path, what: str) -> InputError:

@@ -25,7 +25,8 @@ from lvcg_jax.embed.table import Table
 
 DRAWS = ("guaranteed", "plain")
 NO_SPLIT = ("", "None")  # how a row without a split is stored
-TASK_ORDER = ("super", "sub", "form", "rhythm", "diagnosis")  # other tasks follow by name
+# other tasks follow by name
+TASK_ORDER = ("super", "sub", "form", "rhythm", "diag", "all71", "diagnosis")
 
 
 class NothingToScore(InputError):

@@ -5,7 +5,8 @@ reconstruct/methods.py, and measures how well.
     lvcg reconstruct --checkpoint=RUN --data=SHARDS --k=3,5 --split=all --out=DIR
     lvcg reconstruct --checkpoint=RUN --record=ecg.hea --visible=I,II,V2 --write_wfdb --out=DIR
 
-On shards: metrics.json, table.md and pictures of the best, the median and the worst record. --k
+On shards: metrics.json, table.md, a picture of the error by lead, and pictures of the best, the
+median and the worst record. --k
 draws visible leads for each record, from its uid, among subsets that span three dimensions: the
 same for every method. --split=all takes every record of a set that the model was not trained on;
 what is fitted is then fitted on other patients (five folds). A record that lacks a visible lead is

@@ -17,6 +17,7 @@ from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
 from lvcg_jax.data.entries import Entry, list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
+from lvcg_jax.reconstruct.figures import draw_lead_errors
 from lvcg_jax.reconstruct.methods import (
     METHODS,
     NetworkLeads,
@@ -332,10 +333,14 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         scores = {name: scores[name] for name in dict.fromkeys((*names, *scores))}
         results.append(report(view, scores, units, beats, args.resamples))
         if args.pictures:
+            pictures.append(draw_lead_errors(out / f"{view.name}-leads.svg", results[-1]))
             pictures += draw_examples(out, view, scores, sources, train)
     # tables and files
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
-    if model and args.split in ("train", "all") and was_trained_on(model, args.data):
+    seen = model and (
+        "all" in (args.split, model.config.data.get("splits")) or args.split == "train"
+    )
+    if seen and was_trained_on(model, args.data):
         notes.append("The model was trained on records of this data set that are counted here.")
     text = to_text(results, notes)
     out.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import is_remote, run_place, write_whole
 from data_prep.base.memory import give_back_freed_memory
 from data_prep.base.words import first_line
+from data_prep.dataset.shards import ALL_SPLITS
 from lvcg_jax.config.files import differences, load_config, save_config
 from lvcg_jax.config.inputs import make_preprocess
 
@@ -79,19 +80,20 @@ class DamagedCheckpoint(InputError):
     """A checkpoint is there and cannot be read; the message says what is wrong with it."""
 
 
-def data_identity(metadata: dict) -> dict:
+def data_identity(metadata: dict, trained_on: str = "train") -> dict:
     """What a checkpoint stores of the data set that it was trained on, from its dataset.json.
 
-    It depends on what the training and validation shards hold, not on the folder they are in, so a
-    data set may be moved, renamed or copied to another machine.
+    `trained_on` is the config's data.splits. The identity depends on what the training and
+    validation shards hold, not on the folder they are in, so a data set may be moved, renamed or
+    copied to another machine.
     """
-    splits = {name: metadata["splits"].get(name) for name in ("train", "validation")}
-    sums = [
-        [shard["sha256"] for shard in split["shards"]] if split else [] for split in splits.values()
-    ]
+    there = metadata["splits"]
+    trained = list(there) if trained_on == ALL_SPLITS else [trained_on]
+    read = dict.fromkeys([*trained, "validation"])
+    sums = [[s["sha256"] for s in there[n]["shards"]] if n in there else [] for n in read]
     return {
         "corpus": metadata["corpus"],
-        "train_windows": splits["train"]["examples"],
+        "train_windows": sum(there[name]["examples"] for name in trained),
         "sha256": hashlib.sha256(json.dumps(sums).encode()).hexdigest(),
     }
 

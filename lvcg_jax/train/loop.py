@@ -21,7 +21,7 @@ from data_prep.base.files import is_remote, require_local, run_place
 from data_prep.base.memory import KeptRoom, peak_memory
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import list_some
-from data_prep.dataset.shards import ShardSet
+from data_prep.dataset.shards import ALL_SPLITS, ShardSet
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import check_positive
 from lvcg_jax.config.inputs import as_geometry, make_preprocess, make_subsets
@@ -47,11 +47,13 @@ def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | N
     directory."""
     directory = Path(config.data.dir) if config.data.dir else make_synthetic(config, workdir)
     preprocess = make_preprocess(config)
-    train = ShardSet(directory, "train")
+    train = ShardSet(directory, config.data.splits)
     train.require_preprocess(preprocess)
     if "validation" not in train.metadata["splits"]:
         say(f"{directory} has no validation split: training continues without validation")
         return train, None
+    if config.data.splits == ALL_SPLITS:
+        say(f"training on all splits of {directory}: its validation records are not unseen ones")
     return train, ShardSet(directory, "validation")
 
 
@@ -195,9 +197,8 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
 
     with everything_closed() as closers:
         # ---- Checkpoint or fresh start: parameters are made on the devices where they live ----
-        checkpoints = Checkpoints(
-            workdir, config, config.train.keep_checkpoints, data_identity(train_shards.metadata)
-        )
+        identity = data_identity(train_shards.metadata, config.data.splits)
+        checkpoints = Checkpoints(workdir, config, config.train.keep_checkpoints, identity)
         closers += [checkpoints.close, checkpoints.wait]
         placed = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings

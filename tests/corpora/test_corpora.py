@@ -26,6 +26,7 @@ STUDIES = [  # subject, study, codes, taken in a stay, fold
     ("10000117", "45090959", "[]", "False", "18"),
     ("10000117", "48446569", "['N18.6', \"R65.21\"]", "True", "18"),
     ("10001401", "44780244", "['25000', '5859', '99591', 'Z9911']", "True", "19"),
+    ("10001401", "48000001", "['E119']", "False", "19"),
     ("10001401", "48000000", None, None, None),
     ("10009999", "49000000", None, None, None),
     ("19999999", "41111111", "['E10']", "True", "3"),
@@ -70,6 +71,7 @@ def test_mimic_labels_folds_and_patients(tmp_path):
         "45090959": {},  # outside any stay nobody codes
         "48446569": {"ckd", "sepsis"},
         "44780244": {"diabetes", "ckd", "sepsis"},  # ICD-9
+        "48000001": {},  # outside any stay, though its list has a code
         "48000000": {},
         "49000000": {},
     }
@@ -223,6 +225,22 @@ def test_csn_labels_by_exact_code(tmp_path):
         "JS3": [],  # parts of codes are not codes
     }
     assert corpus.unknown_codes == {"1115700": 1, "2339170081": 1, "55827005": 1}
+
+
+def test_csn_rhythms_of_the_chapman_part(tmp_path):
+    dx = {"JS00001": "426177001,164909002", "JS10646": "233917008", "JS10647": "426177001"}
+    csn(tmp_path, **dx)
+    write_mat(tmp_path / "WFDBRecords/JS00007", ecg(7), "17366009,55827005")
+    corpus = open_corpus("csn", tmp_path, {"part": "chapman"})
+    assert len(corpus.tasks["rhythm"]) == 11 and "rhythm" not in open_corpus("csn", tmp_path).tasks
+    assert {ref.record_id: ref.labels for ref in corpus.refs} == {
+        "JS00001": {"diagnosis": ["LBBB", "SB"], "rhythm": ["SB"]},
+        "JS00007": {"diagnosis": [], "rhythm": ["SAAWR"]},  # a code that the table does not have
+        "JS10646": {"diagnosis": ["AVB"]},
+    }
+    assert corpus.unknown_codes == {"55827005": 1}
+    with pytest.raises(InputError, match="the parts all and chapman, not 'ningbo'"):
+        open_corpus("csn", tmp_path, {"part": "ningbo"})
 
 
 def test_csn_broken_header_is_repaired_from_the_mat(tmp_path):

@@ -96,7 +96,12 @@ def test_ptbxl_positives_per_class_and_fold():
         "super": ("diagnostic", "diagnostic_class"),
         "sub": ("diagnostic", "diagnostic_subclass"),
     }
-    columns |= {"form": ("form", ""), "rhythm": ("rhythm", "")}
+    columns |= {"form": ("form", ""), "rhythm": ("rhythm", ""), "diag": ("diagnostic", "")}
+    columns["all71"] = ("every", "")
+    for row in statements.values():
+        row["every"] = "1.0"
+    counts = {task: len(names) for task, names in corpus.tasks.items()}
+    assert counts == dict(super=5, sub=23, form=19, rhythm=12, diag=44, all71=71)
     assert len(corpus.refs) == len(table) - corpus.missing and corpus.unknown_codes == {}
     for task, (flag, column) in columns.items():
         expected, found = Counter(), Counter()

@@ -413,16 +413,26 @@ def test_ptbxl_labels_splits_and_missing_files(tmp_path):
         "sub": ("CLBBB", "NORM", "STTC"),
         "form": ("NDT",),
         "rhythm": ("SR",),
+        "diag": ("CLBBB", "NDT", "NORM"),
+        "all71": ("CLBBB", "NDT", "NORM", "SR"),
     }
     assert corpus.missing == 1 and corpus.split_rule == "folds 1-7 train, 8 validation, 9 test"
+    normal = {task: ["NORM"] for task in ("super", "sub", "diag", "all71")}
     assert [(r.record_id, r.patient_id, r.split, r.labels) for r in corpus.refs] == [
-        ("2", "15709", "validation", {"super": ["NORM"], "sub": ["NORM"]}),
-        ("3", "5", "train", {"rhythm": ["SR"]}),
+        ("2", "15709", "validation", normal),
+        ("3", "5", "train", {"rhythm": ["SR"], "all71": ["SR"]}),
         (
             "10",
             "7",
             "test",
-            {"super": ["CD", "STTC"], "sub": ["CLBBB", "STTC"], "form": ["NDT"], "rhythm": ["SR"]},
+            {
+                "super": ["CD", "STTC"],
+                "sub": ["CLBBB", "STTC"],
+                "form": ["NDT"],
+                "rhythm": ["SR"],
+                "diag": ["CLBBB", "NDT"],
+                "all71": ["CLBBB", "NDT", "SR"],
+            },
         ),
     ]
     assert corpus.load(corpus.refs[0]).signal.shape == (200, 3)
@@ -480,12 +490,15 @@ def test_ptbxl_has_the_published_number_of_rows_and_classes():
         "sub": 23,
         "form": 19,
         "rhythm": 12,
+        "diag": 44,
+        "all71": 71,
     }
     published = {
         "super": (17084, 2146, 2158),
         "sub": (17084, 2146, 2158),
         "form": (7197, 901, 880),
         "rhythm": (16832, 2100, 2098),
+        "diag": (17084, 2146, 2158),
     }
     for task, (train, validation, test) in published.items():
         rows = Counter(ref.split for ref in corpus.refs if task in ref.labels)

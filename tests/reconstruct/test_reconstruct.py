@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers.pictures import of_class, read_picture
+from helpers.pictures import of_class, read_picture, words_of
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
@@ -287,6 +287,8 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(
         and "amplifies by up to" in text
         and "stitched from the stored beats" in text
     )
+    errors = words_of(read_picture(out / "I_II-leads.svg"))
+    assert all(word in errors.splitlines() for word in (*names, *set(LEADS) - {"I", "II"}))
     for word in ("best", "median", "worst"):
         assert len(of_class(read_picture(out / f"I_II-{word}.svg"), "trace derived")) == 10
     assert (

@@ -190,6 +190,10 @@ def make_metadata(shards=("a", "b"), corpus="mine"):
 def test_a_checkpoint_knows_its_data_set_by_what_it_holds(tmp_path):
     mine, other = data_identity(make_metadata()), data_identity(make_metadata(("a", "c")))
     assert mine == data_identity(make_metadata()) and mine["sha256"] != other["sha256"]
+    more = make_metadata()
+    more["splits"]["test"] = {"examples": 5, "shards": [{"file": "t", "sha256": "t"}]}
+    assert data_identity(more) == mine and data_identity(more, "all")["train_windows"] == 25
+    assert data_identity(more, "all")["sha256"] != mine["sha256"]
     config = get_config("smoke")
     first = Checkpoints(tmp_path, config, data=mine)
     first.save(1, STATE)

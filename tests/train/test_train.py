@@ -17,7 +17,7 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax import LVCG
-from lvcg_jax.config.fields import flatten
+from lvcg_jax.config.fields import POSITIVE_FIELDS, flatten
 from lvcg_jax.config.files import load_config
 from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.data.batches import BatchOrder
@@ -26,7 +26,7 @@ from lvcg_jax.runs.metrics_log import MetricsLog, read_metrics
 from lvcg_jax.runs.state import TrainState, take_weights
 from lvcg_jax.train import loop
 from lvcg_jax.train.__main__ import default_workdir
-from lvcg_jax.train.loop import POSITIVE_FIELDS, everything_closed, train_and_evaluate
+from lvcg_jax.train.loop import everything_closed, train_and_evaluate
 
 
 def test_run_directory_says_what_was_done(trained_run, smoke):
@@ -234,6 +234,18 @@ def test_folder_with_other_files_is_refused(smoke, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(InputError, match="thesis.tex"):
         train_and_evaluate(smoke, tmp_path)
+
+
+def test_training_on_all_splits_reads_every_record_and_says_so(smoke, tmp_path, capsys):
+    smoke.data.splits = "all"
+    train, validation = loop.open_data(smoke, tmp_path)
+    splits = train.metadata["splits"]
+    assert len(train) == sum(s["examples"] for s in splits.values()) == len(train.counts)
+    assert len(validation) == splits["validation"]["examples"]
+    assert "its validation records are not unseen ones" in capsys.readouterr().err
+    smoke.data.splits = "everything"
+    with pytest.raises(InputError, match="no split 'everything' in this dataset; it has train"):
+        loop.open_data(smoke, tmp_path)
 
 
 def test_shards_of_another_preprocessing_are_refused(smoke, tmp_path):
