@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from data_prep.base.lottery import ticket
 from data_prep.dataset.shards import ShardSet
@@ -30,21 +31,18 @@ class Entry:
 
 
 def draw_patients(patients: Sequence[str], limit: int | None = None) -> list[int]:
-    """The numbers of at most `limit` rows, in order: all rows of patients drawn by a hash of their
-    ids.
+    """The numbers of at most `limit` rows, in order, from as many patients as there can be.
 
-    No patient is cut, so there may be a few rows fewer; one patient is drawn even if it has more.
-    Without a limit: all rows.
+    Patients stand in an order that a hash of their ids gives. Each gives its first row, then each
+    its second, and so on. Without a limit: all rows.
     """
     rows: dict[str, list[int]] = {}
     for number, patient in enumerate(patients):
         rows.setdefault(patient, []).append(number)
-    chosen: list[int] = []
-    for patient in sorted(rows, key=lambda name: (ticket(name), name)):
-        if chosen and limit is not None and len(chosen) + len(rows[patient]) > limit:
-            break
-        chosen += rows[patient]
-    return sorted(chosen)
+    order = sorted(rows, key=lambda name: (ticket(name), name))
+    turns = zip_longest(*(rows[patient] for patient in order))
+    drawn = [number for turn in turns for number in turn if number is not None]
+    return sorted(drawn[:limit])
 
 
 def list_entries(sets: Sequence[ShardSet], limit: int | None = None) -> list[Entry]:

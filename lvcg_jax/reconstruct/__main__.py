@@ -64,7 +64,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         type=positive_float,
         help="Tikhonov coefficient of the geometry methods (default: the run's)",
     )
-    add("--limit", type=positive_int, help="records at most, whole patients (default all)")
+    add("--limit", type=positive_int, help="records at most, from as many patients as can be")
     add(
         "--fit_data",
         metavar="SHARDS",

@@ -179,7 +179,7 @@ class Bench:
 
 
 def draw_entries(entries: Sequence[Entry], limit: int | None) -> list[Entry]:
-    """At most `limit` windows, of whole patients."""
+    """At most `limit` windows, from as many patients as there can be."""
     return [entries[i] for i in draw_patients([entry.patient_id for entry in entries], limit)]
 
 
@@ -210,7 +210,9 @@ def open_bench(
         notes.append(f"{lost} test records have no lead of one of the sets and are left out.")
     entries = draw_entries(usable, limit)
     if len(entries) < len(usable):
-        notes.append(f"{len(entries)} of {len(every)} test records, whole patients drawn.")
+        notes.append(
+            f"{len(entries)} of {len(every)} test records, from as many patients as can be."
+        )
     try:
         table, test = keep_test_rows(table, [entry.row for entry in entries])
     except KeyError as key:
@@ -476,7 +478,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="embeddings of all splits (default OUT/embeddings.npz; made if not there)",
     )
-    add("--limit", type=positive_int, help="test records at most, whole patients (default all)")
+    add("--limit", type=positive_int, help="test records at most, from as many patients as can be")
     add(
         "--derive_records",
         type=positive_int,
