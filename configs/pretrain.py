@@ -83,9 +83,9 @@ def paper() -> ConfigDict:
     c.model.dynamics = "learned"
     # what the GRU reads at each beat: its own token, or the 'encoded' one
     c.model.dynamics_input = "predicted"
-    # open: the beat that the GRU starts from: the first 'complete' one; 'first': slot 0, the piece
-    # before the first R peak. A record without a complete beat starts at slot 0. The start of
-    # dynamics='zero' is slot 1 in any case
+    # open: the beat that the GRU starts from: the first 'complete' one after slot 0; 'first': slot
+    # 0, the piece before the first R peak. A record without a complete beat starts at slot 0. The
+    # start of dynamics='zero' is slot 1 in any case
     c.model.dynamics_start = "complete"
     c.model.dynamics_layers = 1  # open; dropout between layers
     # open: over a record's own beats; 'batch': over as many as the longest of the batch has

@@ -199,7 +199,7 @@ class PlainLVCG(nn.Module):
         mask = beat_mask(batch["num_beats"][:, 0], n)
         tokens = self.encoder(vcg.reshape(b * n, p, 3), mask.reshape(-1), key).reshape(b, n, -1)
         tokens = jnp.where(mask[..., None], tokens, 0.0)
-        whole = mask & batch["complete"]
+        whole = mask & batch["complete"] & (jnp.arange(n) > 0)
         first = jnp.where(whole.any(1), jnp.argmax(whole, axis=1), 0)
         modelled = mask & (jnp.arange(n) >= first[:, None])
         predicted, last = self.temporal(tokens, modelled)

@@ -235,10 +235,13 @@ class Network(nn.Module):
         `predicted`, `state` and `started` of Encoded.
 
         A piece of a beat before the start has no prediction: there the encoder's own token stands,
-        so that a whole record can be decoded. A record without a complete beat starts at its
-        first slot. Without a temporal module the state is the mean token of the complete beats.
+        so that a whole record can be decoded. Slot 0 is taken for such a piece even if a peak was
+        found at the first sample, as nobody saw what came before. A record without a complete beat
+        starts at its first slot. Without a temporal module the state is the mean token of the
+        complete beats.
         """
         g, r, n = mask.shape
+        complete = complete & (jnp.arange(n) > 0)
         whole = jnp.where(complete.any(-1, keepdims=True), complete, mask)
         if self.dynamics.kind == "none":
             return tokens, masked_mean(tokens, whole[..., None], -2), jnp.ones_like(mask)

@@ -127,24 +127,26 @@ def starting(model: LVCG, start: str) -> LVCG:
 def list_models(
     checkpoints: Sequence[str], starts: Sequence[str], data: str | None
 ) -> Iterator[tuple[str, LVCG]]:
-    """Names and models: each checkpoint and, if no other has its config, random weights; each of
-    them once for each start."""
+    """Names and models: all checkpoints, then random weights of each of their configs; each of them
+    once for each start."""
     train = None if data is None else ShardSet(data, "train")
-    seen: set[str] = set()
+    configs: dict[str, tuple[str, ConfigDict]] = {}
+
+    def at_starts(name: str, model: LVCG) -> Iterator[tuple[str, LVCG]]:
+        if not starts:
+            yield name, model
+        for start in starts:
+            yield f"{name}, {start}", starting(model, start)
+
     for text in checkpoints:
         name, path = named_path("--checkpoint", text, Path(text).resolve().name)
-        models = {name: LVCG.load(path)}
-        config = models[name].config
+        model = LVCG.load(path)
         if train is not None:
-            train.require_preprocess(models[name].preprocess)
-        if random_weights_key(config) not in seen:
-            seen.add(random_weights_key(config))
-            models[f"{RANDOM} of {name}"] = LVCG.random(config, 0, train)
-        for label, model in models.items():
-            if not starts:
-                yield label, model
-            for start in starts:
-                yield f"{label}, {start}", starting(model, start)
+            train.require_preprocess(model.preprocess)
+        configs.setdefault(random_weights_key(model.config), (name, model.config))
+        yield from at_starts(name, model)
+    for name, config in configs.values():
+        yield from at_starts(f"{RANDOM} of {name}", LVCG.random(config, 0, train))
 
 
 def to_text(document: dict) -> str:
@@ -215,7 +217,6 @@ def main(argv: list[str] | None = None) -> int:
     for name, model in list_models(args.checkpoint, args.start, args.data):
         if name in measured:
             raise InputError(f"--checkpoint: two are called '{name}'; give another as NAME=RUN")
-        print(f"{name}: {model.checkpoint}", flush=True)
         one, other, failures = embed_twice(model, corpus, args.shift)
         measured[name] = {
             "checkpoint": model.checkpoint,
@@ -224,6 +225,9 @@ def main(argv: list[str] | None = None) -> int:
             "failed": sorted({failure.record_id for failure in failures}),
             "likeness": likeness(one, other, args.resamples),
         }
+        dynamics = measured[name]["likeness"]["dynamics"]
+        shown = ", ".join(f"{MEASURES[key]} {points(x['mean'])}" for key, x in dynamics.items())
+        print(f"{name}: {model.checkpoint}, dynamics {shown}", flush=True)
 
     # The table, in files and on a page.
     last = list(measured.values())[-1]
