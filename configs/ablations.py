@@ -41,8 +41,8 @@ def no_bottleneck(c: ConfigDict) -> None:
 
 
 def no_temporal(c: ConfigDict) -> None:
-    """No GRU: hidden leads are decoded from the encoder's token of the same beat; e_dyn is the last
-    beat's token."""
+    """No GRU: hidden leads are decoded from the encoder's token of the same beat; e_dyn is the mean
+    token of the complete beats."""
     c.model.dynamics = "none"
     c.model.state_dim = c.model.token_dim
     c.loss.lambda_temp = 0.0

@@ -20,7 +20,8 @@ from ml_collections import ConfigDict, config_dict
 
 
 def paper() -> ConfigDict:
-    """Every choice of the method; where the paper leaves one open, the comment says so."""
+    """Every choice of the method. `open` in a comment: the paper does not say, or its words allow
+    more than one reading. Fields of what it does not have at all are off, or say `ours`."""
     c = ConfigDict()
     c.seed = 0
 
@@ -45,20 +46,20 @@ def paper() -> ConfigDict:
     c.preprocess.peak_retry_height = 1.0  # open: if fewer than three peaks were found
     c.preprocess.peak_distance = 0.3  # open: seconds
     c.preprocess.rr_min = 0.3  # seconds
-    c.preprocess.rr_max = 2.0  # seconds
+    c.preprocess.rr_max = 2.0  # seconds; see model.rhythm_max_rr
     c.preprocess.beat_samples = 128  # P
     c.preprocess.max_beats = 20  # N_max
-    c.preprocess.geometry = "paper"  # lead directions of the 'vcg' peak detector
+    c.preprocess.geometry = "paper"  # ours: lead directions of the 'vcg' peak detector
 
     c.geometry = ConfigDict()
     c.geometry.matrix = "paper"  # or 'dower', or twelve rows of three numbers
     c.geometry.eps = 1e-4  # Tikhonov coefficient of the lift
     c.geometry.learnable = False
     c.geometry.num_visible = 3  # K, visible leads of a training view
-    # K from num_visible to this, every number as often
+    # ours: K from num_visible to this, every number as often
     c.geometry.most_visible = config_dict.placeholder(int)
     c.geometry.identifiable_only = True  # open in the paper: draw only subsets that span R^3
-    # bound on the lift's largest singular value
+    # ours: bound on the lift's largest singular value
     c.geometry.max_gain = config_dict.placeholder(float)
 
     c.model = ConfigDict()
@@ -76,39 +77,49 @@ def paper() -> ConfigDict:
     c.model.decoder_seed_features = 128
     c.model.decoder_features = (128, 64, 64, 32, 32)
     c.model.decoder_width = 5
-    # decoder calls of a step; 'apart': anchor beat, slots 1.. and slot 0 each alone
+    # open: decoder calls of a step; 'apart': anchor beat, slots 1.. and slot 0 each alone
     c.model.decoder_passes = "one"
     # start and read-out of the GRU; 'zero' state and none; 'none': encoder tokens
     c.model.dynamics = "learned"
     # what the GRU reads at each beat: its own token, or the 'encoded' one
     c.model.dynamics_input = "predicted"
+    # open: the beat that the GRU starts from: the first 'complete' one after slot 0; 'first': slot
+    # 0, the piece before the first R peak. A record without a complete beat starts at slot 0. The
+    # start of dynamics='zero' is slot 1 in any case
+    c.model.dynamics_start = "complete"
     c.model.dynamics_layers = 1  # open; dropout between layers
-    # over a record's own beats; 'batch': over as many as the longest of the batch has
+    # open: over a record's own beats; 'batch': over as many as the longest of the batch has
     c.model.unroll = "record"
     # the ECG term on beats; True: on whole records, with zeros at beat boundaries
     c.model.stitch = False
     c.model.refine = 0  # channels of a learned residual on the projected leads; 0: geometry only
-    c.model.rhythm_hidden = 32
+    c.model.rhythm_hidden = 32  # open
     c.model.rhythm_basis = 8
-    c.model.rhythm_heads = 4
-    # open: 'complete' R-R intervals, or 'all' with the two partial ones
+    c.model.rhythm_heads = 4  # open
+    # open: 'complete' R-R intervals, or 'all' with the two partial ones; the paper writes N of
+    # them, as many as beats
     c.model.rhythm_intervals = "complete"
-    c.model.rhythm_unit = "seconds"  # of the R-R statistics; or 'samples'
-    # successive differences; 'relative': as shares of the mean interval
+    # seconds; longer intervals are left out of the rhythm part, as the paper filters R-R by
+    # preprocess.rr_max: a missed beat is no slow one. 0: all count
+    c.model.rhythm_max_rr = 2.0
+    # open: unit of the R-R statistics; or 'samples', in which the paper writes R-R intervals
+    c.model.rhythm_unit = "seconds"
+    # open: successive differences in seconds; 'relative': as shares of the mean interval
     c.model.rhythm_steps = "seconds"
     c.model.rhythm_positions = 0  # open: slots with a learned vector each
     c.model.rhythm_max_log_ratio = 2.0  # open: an interval counts as at most e^2 times the mean
     # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/model/pooling.py
     c.model.structure = "mean"
-    # the leads' sizes in mV, which normalisation takes away, join the structure
+    # ours: the leads' sizes in mV, which normalisation takes away, join the structure
     c.model.lead_sizes = False
-    # weight of the encoder's tokens in leads derived from both kinds; chosen on validation records
+    # ours: weight of the encoder's tokens in leads derived from both kinds; chosen on validation
+    # records
     c.model.encoded_share = 1 / 3
     c.model.embedding_norm = False  # layer norm of each part of the embedding
     c.model.norm = "batch"  # open: 'batch' over valid beats, or 'layer'
     c.model.norm_momentum = 0.9  # open: of the running statistics
-    c.model.norm_epsilon = 1e-5
-    # 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU
+    c.model.norm_epsilon = 1e-5  # open
+    # open: 'counted': empty slots are beats of zeros, for statistics, tokens and the GRU
     c.model.padding = "ignored"
     c.model.dropout = 0.1
     c.model.gelu_exact = False  # open: the tanh form is faster, the difference under 1e-3
@@ -124,27 +135,28 @@ def paper() -> ConfigDict:
     c.loss.lambda_temp = 0.1
     # 0: the rhythm encoder is a fixed seeded projection, as the printed objective implies
     c.loss.lambda_rhythm = 0.0
-    c.loss.rhythm_hidden_share = 0.3  # of the R-R intervals, which the rhythm term must guess
-    c.loss.lambda_view = 0.0  # tokens of the visible leads must be those of all leads
+    c.loss.rhythm_hidden_share = 0.3  # ours: of the R-R intervals, which the rhythm term must guess
+    c.loss.lambda_view = 0.0  # ours: tokens of the visible leads must be those of all leads
     c.loss.lambda_base = 0.0  # the beat of slot 1 once more
-    # tokens that hidden leads are decoded from; 'both': the encoder's own too
+    # open: tokens that hidden leads are decoded from: the temporal module's; 'encoded': the
+    # encoder's own, the paper's f_dec(z_n) read literally; 'both': the mean of the two terms
     c.loss.ecg_source = "predicted"
     c.loss.vcg_source = "encoded"  # tokens that L_vcg decodes: the encoder's own, or 'predicted'
     # over elements, as printed; or 'mean'; 'mixed': see lvcg_jax/model/losses.py
     c.loss.reduction = "sum"
-    c.loss.huber_delta = 1.0
+    c.loss.huber_delta = 1.0  # open
 
     c.optim = ConfigDict()
     c.optim.learning_rate = 5e-4
     c.optim.weight_decay = 0.01
     c.optim.decay = "kernels"  # open: 'all' decays norms and biases too
-    c.optim.beta1 = 0.9
-    c.optim.beta2 = 0.999
+    c.optim.beta1 = 0.9  # open
+    c.optim.beta2 = 0.999  # open
     c.optim.clip_norm = 1.0
     c.optim.warmup_steps = 2000
     c.optim.schedule = "cosine"  # open: 'cosine' to zero at the last step, or 'constant'
     c.optim.accumulate = 1  # micro-batches a step
-    c.optim.ema_decay = 0.0  # 0: no moving average of the parameters
+    c.optim.ema_decay = 0.0  # ours; 0: no moving average of the parameters
 
     c.data = ConfigDict()
     c.data.dir = ""  # shards of data_prep.build; empty: a synthetic set is made
@@ -183,7 +195,8 @@ def release() -> ConfigDict:
     c.geometry.identifiable_only = False
     c.model.structure = "anchor"
     c.model.embedding_norm = True
-    c.model.dynamics = "zero"
+    c.model.dynamics = "zero"  # from slot 1; slot 0 keeps its own token and counts in all terms
+    c.model.dynamics_start = "first"
     c.model.dynamics_layers = 2
     c.model.unroll = "batch"
     c.model.padding = "counted"
@@ -191,6 +204,7 @@ def release() -> ConfigDict:
     c.model.stitch = True
     c.model.refine = 128
     c.model.rhythm_intervals = "all"
+    c.model.rhythm_max_rr = 0.0
     c.model.rhythm_unit = "samples"
     c.model.rhythm_steps = "relative"
     c.model.rhythm_positions = 20
@@ -212,6 +226,7 @@ def best() -> ConfigDict:
     # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
     c.geometry.eps = 1e-2
     c.model.lead_sizes = True
+    c.model.rhythm_max_rr = 0.0  # these peaks miss next to no beat: a long interval is a pause
     # trains the rhythm encoder, which the printed objective does not reach
     c.loss.lambda_rhythm = 1.0
     return c

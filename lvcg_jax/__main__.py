@@ -31,6 +31,10 @@ COMMANDS = {
             "lvcg_jax.export.import_torch",
             "read a checkpoint of the authors' PyTorch code",
         ),
+        "norm_statistics": (
+            "lvcg_jax.export.norm_statistics",
+            "measure a model's norm statistics again, with all leads",
+        ),
         "package_weights": (
             "lvcg_jax.export.package_weights",
             "make a run's weights part of the package",
@@ -56,6 +60,7 @@ COMMANDS = {
             "lvcg_jax.studies.lead_density",
             "compare records of derived leads with true ones",
         ),
+        "shift": ("lvcg_jax.studies.shift", "compare embeddings of a record cut a little later"),
         "geometry_report": (
             "lvcg_jax.studies.geometry_report",
             "hold lead directions against Frank leads",

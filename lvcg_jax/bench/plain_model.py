@@ -32,6 +32,7 @@ KNOWN = {
     "model.decoder_passes": "one",
     "model.dynamics": "learned",
     "model.dynamics_input": "predicted",
+    "model.dynamics_start": "complete",
     "model.dynamics_layers": 1,
     "model.unroll": "record",
     "model.rhythm_unit": "seconds",
@@ -189,8 +190,8 @@ class PlainLVCG(nn.Module):
         self.table = lift_table(directions, geometry.eps).astype(np.float32)
 
     def _encode(self, batch: Batch, visible: jax.Array, key: jax.Array | None):
-        """Heart vector [b,n,p,3], tokens [b,n,d], their mask [b,n], predicted tokens [b,n,d], last
-        state [b,h]."""
+        """Heart vector [b,n,p,3], tokens [b,n,d], their mask [b,n], the beats that are predicted
+        [b,n], predicted tokens [b,n,d], last state [b,h]."""
         b, n, _, p = batch["beats"].shape
         shown = visible_leads(visible)[..., None]  # [b,1,12,1]
         beats = jnp.where(shown, batch["beats"].astype(jnp.float32), 0.0)
@@ -198,13 +199,17 @@ class PlainLVCG(nn.Module):
         mask = beat_mask(batch["num_beats"][:, 0], n)
         tokens = self.encoder(vcg.reshape(b * n, p, 3), mask.reshape(-1), key).reshape(b, n, -1)
         tokens = jnp.where(mask[..., None], tokens, 0.0)
-        predicted, last = self.temporal(tokens, mask)
-        return vcg, tokens, mask, predicted, last
+        whole = mask & batch["complete"] & (jnp.arange(n) > 0)
+        first = jnp.where(whole.any(1), jnp.argmax(whole, axis=1), 0)
+        modelled = mask & (jnp.arange(n) >= first[:, None])
+        predicted, last = self.temporal(tokens, modelled)
+        return vcg, tokens, mask, modelled, predicted, last
 
     def _rr(self, batch: Batch, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-        seen = (
-            mask & batch["complete"] if self.config.model.rhythm_intervals == "complete" else mask
-        )
+        c = self.config.model
+        seen = mask & batch["complete"] if c.rhythm_intervals == "complete" else mask
+        if c.rhythm_max_rr:
+            seen &= batch["length"] <= c.rhythm_max_rr * self.config.preprocess.rate
         return jnp.where(mask, batch["length"], 0).astype(
             jnp.float32
         ) / self.config.preprocess.rate, seen
@@ -213,14 +218,16 @@ class PlainLVCG(nn.Module):
         self, batch: Batch, visible: jax.Array, key: jax.Array | None, max_beats: int
     ) -> dict[str, jax.Array]:
         """What Network gives, for g = b, r = 1, m = n = max_beats."""
-        vcg, tokens, mask, predicted, _ = self._encode(batch, visible, key)
+        vcg, tokens, mask, modelled, predicted, _ = self._encode(batch, visible, key)
         b, n, d = tokens.shape
         both = jnp.concatenate([tokens, predicted]).reshape(2 * b * n, d)
-        decoded = self.decoder(both, jnp.concatenate([mask, mask]).reshape(-1), _fold(key, 2))
+        valid = jnp.concatenate([mask, modelled]).reshape(-1)
+        decoded = self.decoder(both, valid, _fold(key, 2))
         own, following = decoded.reshape(2, b, n, -1, 3)
         outputs = {
             "tokens": tokens[:, None], "predicted": predicted[:, None], "mask": mask[:, None],
-            "transitions": (mask[:, 1:] & mask[:, :-1])[:, None],
+            "modelled": modelled[:, None],
+            "transitions": (modelled[:, 1:] & modelled[:, :-1])[:, None],
             "row": jnp.zeros((b, n), jnp.int32), "valid": mask, "vcg": vcg, "vcg_decoded": own,
             "ecg": jnp.einsum("lk,bnpk->bnlp", self.directions, following),
         }  # fmt: skip
@@ -242,7 +249,7 @@ class PlainLVCG(nn.Module):
 
     def embed(self, batch: Batch, visible: jax.Array, max_beats: int) -> dict[str, jax.Array]:
         """The parts of the embedding, each [b,1,.]."""
-        _, tokens, mask, _, last = self._encode(batch, visible, None)
+        _, tokens, mask, _, _, last = self._encode(batch, visible, None)
         structure = masked_mean(tokens, mask[..., None], 1)
         parts = {
             "structure": structure,

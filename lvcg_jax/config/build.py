@@ -42,6 +42,7 @@ def make_model(config: ConfigDict) -> Network:
         "dynamics": parts.Dynamics(
             kind="none" if c.dynamics == "none" else "learned",
             reads=c.dynamics_input,
+            start=c.dynamics_start,
             state_dim=c.state_dim,
             layers=c.dynamics_layers,
             scan_unroll=c.scan_unroll,
@@ -56,6 +57,7 @@ def make_model(config: ConfigDict) -> Network:
             unit=c.rhythm_unit,
             steps=c.rhythm_steps,
             positions=c.rhythm_positions,
+            max_rr=c.rhythm_max_rr,
             max_log_ratio=c.rhythm_max_log_ratio,
         ),
         "embedding": parts.Embedding(c.structure, c.lead_sizes),

@@ -44,6 +44,7 @@ CHOICES = {
     "model.decoder_passes": ("one", "apart"),
     "model.dynamics": ("learned", "zero", "none"),
     "model.dynamics_input": ("predicted", "encoded"),
+    "model.dynamics_start": ("complete", "first"),
     "model.unroll": ("record", "batch"),
     "model.rhythm_intervals": ("complete", "all"),
     "model.rhythm_unit": ("seconds", "samples"),
@@ -51,7 +52,7 @@ CHOICES = {
     "model.norm": ("batch", "layer"),
     "model.padding": ("ignored", "counted"),
     "loss.reduction": ("sum", "mean", "mixed"),
-    "loss.ecg_source": ("predicted", "both"),
+    "loss.ecg_source": ("predicted", "encoded", "both"),
     "loss.vcg_source": ("encoded", "predicted"),
     "optim.decay": ("kernels", "all"),
     "optim.schedule": ("cosine", "constant"),
@@ -90,9 +91,10 @@ def check_choices(config: ConfigDict) -> None:
     check_statistics(model.structure)
     if model.dynamics_input == "encoded" and model.dynamics != "learned":
         raise InputError("model.dynamics_input='encoded' needs model.dynamics='learned'")
-    if loss.ecg_source == "both" and (loss.vcg_source != "encoded" or model.stitch):
+    if loss.ecg_source != "predicted" and (loss.vcg_source != "encoded" or model.stitch):
         raise InputError(
-            "loss.ecg_source='both' needs loss.vcg_source='encoded' and no model.stitch"
+            f"loss.ecg_source='{loss.ecg_source}' needs loss.vcg_source='encoded' and no"
+            " model.stitch"
         )
     if model.dynamics != "learned" and model.state_dim != model.token_dim:
         sizes = f"state_dim {model.state_dim} and token_dim {model.token_dim}"

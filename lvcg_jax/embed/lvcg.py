@@ -9,7 +9,8 @@
 Axis letters: w window of a record, m row, g group, r record, n beat, d feature.
 """
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from lvcg_jax.runs.weights import weights_hash
 SLOTS, ROWS = 1024, 128  # beats and records of every batch of a data set
 # windows of the small batches that a user's own signals are computed in, max_beats slots each
 FEW_ROWS = (1, 8)
-CALIBRATION_BATCHES = 60  # batches that set the norm statistics of random weights
+CALIBRATION_BATCHES = 60  # batches that norm statistics are measured on
 
 
 @dataclass(frozen=True)
@@ -205,21 +206,47 @@ class LVCG:
           >>> control.checkpoint.split("#")[0]
           'random@seed1'
         """
-        from lvcg_jax.data.batches import BatchMaker, train_batches
-
         model, subsets = make_model(config), make_subsets(config)
         variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
         if batch_stats and shards is not None:
-            maker = BatchMaker(shards, 1, 1, [0], True)
-            batches = train_batches(maker, maker.order(config.data.batch_size, seed), prefetch=1)
             sizes = (config.geometry.num_visible, shards.preprocess.max_beats)
-            for step in range(CALIBRATION_BATCHES):
-                batch = {name: x[0] for name, x in next(batches).items()}
+            for step, batch in enumerate(_calibration_batches(config, shards, seed)):
                 batch_stats = _calibrate(
                     model, *sizes, params, batch_stats, batch, subsets, jax.random.key(step)
                 )
         return cls(config, {"params": params, "batch_stats": batch_stats}, f"random@seed{seed}")
+
+    def with_statistics_of_all_leads(self, shards: ShardSet) -> "LVCG":
+        """The same weights, with batch norm statistics measured as embeddings are computed.
+
+        In training the running statistics are of views of a few leads, and of activations with
+        dropout; an embedding sees all leads, without dropout. Here they are the mean over batches
+        of training records with all their leads.
+
+        Args:
+          shards: the training split.
+
+        Returns:
+          Another model. Leads derived from a few visible ones are better with the first.
+
+        Raises:
+          InputError: the model has no batch norm, or the shards have another preprocessing.
+        """
+        if not self.variables.get("batch_stats"):
+            raise InputError(f"{self.checkpoint} has no batch norm statistics to measure")
+        shards.require_preprocess(self.preprocess)
+        layers = dataclasses.replace(self.model.layers, dropout=0.0, norm_momentum=0.0)
+        model = self.model.clone(layers=layers)
+        params, start = self.variables["params"], self.variables["batch_stats"]
+        sizes = (self.config.geometry.num_visible, self.max_beats)
+        found = [  # with a momentum of 0, each batch's own
+            _calibrate(model, *sizes, params, start, batch, None, jax.random.key(0))
+            for batch in _calibration_batches(self.config, shards, 0)
+        ]
+        mean = jax.tree.map(lambda *several: sum(several) / len(several), *found)
+        name = f"{self.checkpoint.rpartition('#')[0]}+all_leads"
+        return LVCG(self.config, {"params": params, "batch_stats": mean}, name, self.facts)
 
     @property
     def part_sizes(self) -> dict[str, int]:
@@ -459,11 +486,25 @@ def _initialise(model: Network, max_beats: int, seed):
     return model.init(jax.random.key(seed), batch, batch["lead_mask"], None, max_beats)
 
 
+def _calibration_batches(config: ConfigDict, shards: ShardSet, seed: int) -> Iterator[dict]:
+    """Batches of training records to measure norm statistics on."""
+    from lvcg_jax.data.batches import BatchMaker, train_batches
+
+    maker = BatchMaker(shards, 1, 1, [0], True)
+    batches = train_batches(maker, maker.order(config.data.batch_size, seed), prefetch=1)
+    for _ in range(CALIBRATION_BATCHES):
+        yield {name: x[0] for name, x in next(batches).items()}
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _calibrate(
     model: Network, num_visible: int, max_beats: int, params, batch_stats, batch, subsets, key
 ):
-    visible = draw_views(key, batch["uid"], batch["lead_mask"], subsets, num_visible)
+    """The norm statistics after one batch, of views drawn from the subsets or (None) of all
+    leads."""
+    visible = batch["lead_mask"]
+    if subsets is not None:
+        visible = draw_views(key, batch["uid"], visible, subsets, num_visible)
     variables = {"params": params, "batch_stats": batch_stats}
     return model.apply(variables, batch, visible, key, max_beats, mutable=["batch_stats"])[1][
         "batch_stats"

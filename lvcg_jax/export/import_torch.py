@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -24,9 +23,8 @@ from data_prep.ecg.geometry import lead_matrix
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.export.torch_file import read_torch_file
 from lvcg_jax.model.decoder import SEED_LENGTH
-from lvcg_jax.runs.checkpoint import Checkpoints, open_run
-from lvcg_jax.runs.state import TrainState, make_optimizer
-from lvcg_jax.runs.trained import fresh_state
+from lvcg_jax.runs.state import TrainState
+from lvcg_jax.runs.trained import fresh_state, save_trained
 
 RELEASE_CONFIG = "configs/pretrain.py:release"
 # heads never trained, and the geometry once more
@@ -254,15 +252,8 @@ def import_checkpoint(
         (weights.batch_stats, expected.batch_stats),
     ):
         check_same_shapes(ours, wanted, path)
-    params, batch_stats = jax.tree.map(jnp.asarray, (weights.params, weights.batch_stats))
-    seed, number = jnp.zeros((), jnp.uint32), jnp.asarray(step, jnp.int32)
-    state = TrainState(seed, number, params, batch_stats, make_optimizer(config).init(params), {})
-    open_run(out, config)
-    checkpoints = Checkpoints(out, config)
-    checkpoints.save(step, state)
-    checkpoints.wait()
-    checkpoints.close()
-    return config, state, taken.rest()
+    variables = {"params": weights.params, "batch_stats": weights.batch_stats}
+    return config, save_trained(out, config, variables, step), taken.rest()
 
 
 def check_same_shapes(found, wanted, path: Path) -> None:

@@ -80,11 +80,11 @@ class AuthorsNetwork(Network):
         return beat_mask(batch.get("own_num_beats", batch["num_beats"]), max_beats)
 
     def predict(
-        self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, tokens: jax.Array, mask: jax.Array, complete: jax.Array, seeds: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         if self.quirks.unroll_batch and self.dynamics.kind != "none":
             mask = jnp.broadcast_to(mask.any((0, 1)), mask.shape)
-        return super().predict(tokens, mask, seeds)
+        return super().predict(tokens, mask, complete, seeds)
 
     def to_decode(self, x: Encoded) -> dict[str, tuple[jax.Array, jax.Array, jax.Array]]:
         wanted = super().to_decode(x)
@@ -99,8 +99,11 @@ class AuthorsNetwork(Network):
             return super().decode_all(x, train)
         decode, wanted = partial(self.decode, train=True), self.to_decode(x)
         decoded = {name: decode(*wanted[name]) for name in ("encoded", "anchor") if name in wanted}
+        if "predicted" not in wanted:
+            return decoded
         owner, max_beats = (x.slots.row, x.slots.position), x.mask.shape[-1]
-        later = decode_in_passes(decode, *wanted["predicted"], owner, x.counts, max_beats)
+        tokens, _, seeds = wanted["predicted"]  # slot 0 counts in its own call, predicted or not
+        later = decode_in_passes(decode, tokens, x.slots.valid, seeds, owner, x.counts, max_beats)
         return decoded | {"predicted": later}
 
     def leads(self, vcg: jax.Array, batch: Batch, max_beats: int) -> jax.Array:
@@ -379,10 +382,14 @@ def record_ecg_terms(
 ) -> tuple[jax.Array, jax.Array]:
     """losses.ecg_terms on whole records [g,r,l,t] that the network has stitched.
 
-    The target is put together from the batch's beats if none is given.
+    The target is put together from the batch's beats if none is given. Samples before the
+    temporal module's start do not count.
     """
     ecg, mask = outputs["record_ecg"], outputs["mask"]
     restored, inside = restored_records(batch, mask, ecg.shape[-1])
+    length = to_records(batch["length"], batch["num_beats"], mask.shape[-1])
+    skipped = masked_sum(length, mask & ~outputs["modelled"], -1)  # [g,r]
+    inside &= jnp.arange(ecg.shape[-1]) >= skipped[..., None]
     hidden = visible_leads(batch["lead_mask"] & ~visible)
     error, power, count = record_error(ecg, restored if target is None else target, hidden, inside)
     return tuple(losses.reduce(x, count, 1, mask, reduction) for x in (error, power))

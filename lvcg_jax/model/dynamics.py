@@ -1,11 +1,11 @@
-"""Temporal module: a GRU that starts from the first beat's token and predicts the others, fed its
+"""Temporal module: a GRU that starts from one beat's token and predicts the later ones, fed its
 own predictions.
 
     h_1 = Linear(z_1);   z^_n = W_o h_n;   h_{n+1} = GRU(z^_n, h_n)
 
 Or it reads the encoder's tokens, h_{n+1} = GRU(z_n, h_n): then the last state has seen every beat,
-and each prediction the beats before it. The state freezes after a record's last valid beat, so
-nothing depends on padding or batch mates.
+and each prediction the beats before it. Beat 1 is the first that the mask holds. The state stands
+still before it and after a record's last one, so nothing depends on padding or batch mates.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,17 +83,20 @@ class TemporalModule(nn.Module):
     def __call__(
         self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Tokens z [b,n,d] and beat mask [b,n] -> predicted tokens z^ [b,n,d] and the last valid
-        state [b,h].
+        """Tokens z [b,n,d] and the beats to run over [b,n], which follow one another -> predicted
+        tokens z^ [b,n,d] and the last state [b,h].
 
-        Dropout seeds [b,n] mean training mode.
+        Slots before the first of these beats have its prediction, and mean nothing. Dropout seeds
+        [b,n] mean training mode.
         """
         c = self.config
-        start = nn.Dense(c.layers * c.state_dim, name="start")(tokens[:, 0])
+        first = jnp.take_along_axis(tokens, jnp.argmax(mask, axis=1)[:, None, None], axis=1)[:, 0]
+        start = nn.Dense(c.layers * c.state_dim, name="start")(first)
         if c.reads == "encoded":
             moves, read = mask, tokens
-        else:  # the state moves on only if a valid beat follows
-            moves, read = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1), None
+        else:  # the state moves on only if another of the beats follows
+            follows = jnp.concatenate([mask[:, 1:], jnp.zeros_like(mask[:, :1])], axis=1)
+            moves, read = mask & follows, None
         step = over_beats(_Step, c.scan_unroll)(
             self.token_dim, c.state_dim, self.dropout, name="step"
         )

@@ -67,7 +67,7 @@ def decoder_flops(config) -> int:
 
 def flops_per_beat(config) -> dict[str, int]:
     """Forward pass of one beat through each module; a beat is decoded twice in training (own and
-    predicted token)."""
+    predicted token), unless only own tokens are."""
     readout, moves = temporal_flops(config)
     return {
         "encoder": encoder_flops(config),
@@ -92,7 +92,8 @@ def model_flops(config, num_beats: np.ndarray) -> Mapping[str, int]:
     training step ('train').
 
     Only valid beats count, stitching and refinement do not. The GRU starts from one linear map,
-    reads out n tokens and moves n - 1 times, or n if it reads the encoder's.
+    reads out n tokens and moves n - 1 times, or n if it reads the encoder's; a piece of a beat
+    before its start counts like a beat.
     """
     counts = np.asarray(num_beats).reshape(-1)
     beats, records = int(counts.sum()), int((counts > 0).sum())
@@ -100,7 +101,8 @@ def model_flops(config, num_beats: np.ndarray) -> Mapping[str, int]:
     readout, moves = temporal_flops(config)
     unmoved = moves if config.model.dynamics_input == "predicted" else 0
     forward = beats * (per_beat["encoder"] + per_beat["temporal"]) + records * (readout - unmoved)
-    train = TRAIN_FACTOR * (forward + 2 * beats * per_beat["decoder"])
+    decoded = 1 if config.loss.ecg_source == config.loss.vcg_source == "encoded" else 2
+    train = TRAIN_FACTOR * (forward + decoded * beats * per_beat["decoder"])
     if config.loss.lambda_view > 0:  # tokens of all leads, without a backward pass
         train += beats * per_beat["encoder"]
     return {"embed": forward, "train": train}

@@ -22,7 +22,8 @@ TERMS = ("ecg", "vcg", "temp", "rhythm", "base", "view")
 
 
 def _per_record(per_beat: jax.Array, batch, mask: jax.Array) -> jax.Array:
-    """Values of packed beats [g,m] -> their sum over each record's beats [g,r]."""
+    """Values of packed beats [g,m] -> their sum over those of each record's beats that the mask
+    [g,r,n] holds, [g,r]."""
     return masked_sum(to_records(per_beat, batch["num_beats"], mask.shape[-1]), mask, -1)
 
 
@@ -47,25 +48,29 @@ def ecg_terms(outputs, batch, visible: jax.Array, reduction: str) -> tuple[jax.A
     """Squared error on the hidden leads of the record, and their own power (the error of predicting
     zero): [g,r] each.
 
-    If the leads were decoded from the encoder's tokens too, the mean of the two errors. A beat's P
-    samples stand for `length` samples of the record, so weighting by length / P gives the error
-    over the full-length record without stitching.
+    Leads decoded from the temporal module's tokens count where it predicts, those from the
+    encoder's own on all beats; of both kinds it is the mean. A beat's P samples stand for `length`
+    samples of the record, so weighting by length / P gives the error over the full-length record
+    without stitching.
     """
     beats = batch["beats"].astype(jnp.float32)
     hidden = visible_leads(batch["lead_mask"] & ~visible)  # [g,r,12]
     target = to_beats(hidden, outputs["row"])[..., None]  # [g,m,12,1]
-    weight = batch["length"].astype(jnp.float32) / beats.shape[-1]
-    decoded = [outputs[name] for name in ("ecg", "ecg_encoded") if name in outputs]
-    errors = [(jnp.where(target, y - beats, 0.0) ** 2).sum((-1, -2)) for y in decoded]
-    error = sum(errors) * weight / len(errors)
+    length = batch["length"].astype(jnp.float32)
+    weight = length / beats.shape[-1]
     power = (jnp.where(target, beats, 0.0) ** 2).sum((-1, -2)) * weight
-    count = hidden.sum(-1) * _per_record(
-        batch["length"].astype(jnp.float32), batch, outputs["mask"]
-    )
-    mask = outputs["mask"]
-    return tuple(
-        reduce(_per_record(x, batch, mask), count, 1, mask, reduction) for x in (error, power)
-    )
+    kinds = []
+    for name, counted in (("ecg", "modelled"), ("ecg_encoded", "mask")):
+        if name not in outputs:
+            continue
+        error = (jnp.where(target, outputs[name] - beats, 0.0) ** 2).sum((-1, -2)) * weight
+        values = (_per_record(x, batch, outputs[counted]) for x in (error, power, length))
+        error_sum, power_sum, samples = values
+        count = hidden.sum(-1) * samples
+        kinds.append(
+            [reduce(x, count, 1, outputs["mask"], reduction) for x in (error_sum, power_sum)]
+        )
+    return tuple(sum(several) / len(kinds) for several in zip(*kinds, strict=True))
 
 
 def vcg_terms(outputs, batch, reduction: str) -> tuple[jax.Array, jax.Array]:

@@ -2,7 +2,7 @@
 
     v_n  = A_I^+ beat_n        heart vector of beat n, lifted from its visible leads I
     z_n  = encoder(v_n)        one token per beat
-    z^_n = temporal(z_1)       tokens that the temporal module predicts from the first one
+    z^_n = temporal(z_1)       tokens that the temporal module predicts from the first whole beat's
     v^_n = decoder(z^_n)       decoded back to the heart vector ...
     A v^_n                     ... and projected onto all twelve leads, hidden ones included
     e    = [pool(z_1..z_N); last state of the temporal module; rhythm(R-R intervals)]
@@ -25,7 +25,14 @@ from lvcg_jax.model import losses, parts
 from lvcg_jax.model.decoder import SEED_LENGTH, BeatDecoder
 from lvcg_jax.model.dynamics import TemporalModule
 from lvcg_jax.model.encoder import BeatEncoder
-from lvcg_jax.model.masking import beat_mask, beat_owner, to_beats, to_packed, to_records
+from lvcg_jax.model.masking import (
+    beat_mask,
+    beat_owner,
+    masked_mean,
+    to_beats,
+    to_packed,
+    to_records,
+)
 from lvcg_jax.model.pooling import NUM_SIZES, log_lead_sizes, pool_tokens, pooled_size
 from lvcg_jax.model.randomness import (
     beat_seeds,
@@ -59,8 +66,9 @@ class Encoded:
     packed: jax.Array  # [g,m,d] the encoder's tokens, packed
     tokens: jax.Array  # [g,r,n,d] the same by record
     mask: jax.Array  # [g,r,n] the valid ones
-    predicted: jax.Array  # [g,r,n,d] the temporal module's tokens
+    predicted: jax.Array  # [g,r,n,d] the temporal module's tokens; before its start the encoder's
     state: jax.Array  # [g,r,h] its last state
+    started: jax.Array  # [g,r,n] slots from its start on
 
 
 def dropout_seeds(key: jax.Array, uid: jax.Array, row: jax.Array, position: jax.Array) -> jax.Array:
@@ -198,8 +206,9 @@ class Network(nn.Module):
         mask = self.beats_of(batch, max_beats)
         between_layers = train and self.dynamics.layers > 1
         noise = record_seeds(key, batch["uid"]) if between_layers else None
-        predicted, state = self.predict(tokens, mask, noise)
-        return Encoded(counts, slots, seeds, vcg, packed, tokens, mask, predicted, state)
+        complete = to_records(batch["complete"], counts, max_beats)
+        predicted, state, started = self.predict(tokens, mask, complete, noise)
+        return Encoded(counts, slots, seeds, vcg, packed, tokens, mask, predicted, state, started)
 
     def beats_of(self, batch: Batch, max_beats: int) -> jax.Array:
         """Which slots of a record hold a beat, [g,r,n]."""
@@ -220,17 +229,29 @@ class Network(nn.Module):
         return tokens.reshape(g, m, -1)[..., : self.encoding.token_dim]
 
     def predict(
-        self, tokens: jax.Array, mask: jax.Array, seeds: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """Tokens [g,r,n,d], their mask, seeds of records [g,r] -> predicted tokens, last state."""
+        self, tokens: jax.Array, mask: jax.Array, complete: jax.Array, seeds: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Tokens [g,r,n,d], their mask, which are of complete beats, seeds of records [g,r] ->
+        `predicted`, `state` and `started` of Encoded.
+
+        A piece of a beat before the start has no prediction: there the encoder's own token stands,
+        so that a whole record can be decoded. Slot 0 is taken for such a piece even if a peak was
+        found at the first sample, as nobody saw what came before. A record without a complete beat
+        starts at its first slot. Without a temporal module the state is the mean token of the
+        complete beats.
+        """
         g, r, n = mask.shape
+        complete = complete & (jnp.arange(n) > 0)
+        whole = jnp.where(complete.any(-1, keepdims=True), complete, mask)
         if self.dynamics.kind == "none":
-            last = jnp.maximum(mask.sum(-1) - 1, 0)[..., None, None]
-            return tokens, jnp.take_along_axis(tokens, last, axis=2)[:, :, 0]
+            return tokens, masked_mean(tokens, whole[..., None], -2), jnp.ones_like(mask)
+        first = jnp.argmax(whole, axis=-1) if self.dynamics.start == "complete" else 0
+        started = jnp.arange(n) >= jnp.broadcast_to(first, (g, r))[..., None]
         if seeds is not None:
             seeds = merge(beat_seeds(seeds[..., None], jnp.arange(n)))
-        predicted, state = self.temporal(merge(tokens), merge(mask), seeds)
-        return split(predicted, g, r), split(state, g, r)
+        predicted, state = self.temporal(merge(tokens), merge(mask & started), seeds)
+        predicted = jnp.where(started[..., None], split(predicted, g, r), tokens)
+        return predicted, split(state, g, r), started
 
     # ---- Tokens -> heart vector -> leads
 
@@ -246,11 +267,14 @@ class Network(nn.Module):
 
     def to_decode(self, x: Encoded) -> dict[str, tuple[jax.Array, jax.Array, jax.Array]]:
         """What the objective compares, by name: (tokens, validity, dropout seeds)."""
-        wanted = {}
-        if self.objective.vcg_source == "encoded":
+        wanted, compared = {}, {self.objective.ecg_source, self.objective.vcg_source}
+        if compared & {"encoded", "both"}:
             wanted["encoded"] = (x.packed, x.slots.valid, x.seeds)
-        predicted = to_packed(x.predicted, x.slots.row, x.slots.position)
-        wanted["predicted"] = (predicted, x.slots.valid, mix_bits(x.seeds + jnp.uint32(1)))
+        if compared & {"predicted", "both"}:
+            place = (x.slots.row, x.slots.position)
+            predicted, started = (to_packed(y, *place) for y in (x.predicted, x.started))
+            seeds = mix_bits(x.seeds + jnp.uint32(1))
+            wanted["predicted"] = (predicted, x.slots.valid & started, seeds)
         return wanted
 
     def decode_all(self, x: Encoded, train: bool) -> dict[str, jax.Array]:
@@ -281,9 +305,11 @@ class Network(nn.Module):
         A key means training mode: dropout, and norm statistics of the batch. Returns
 
             tokens, predicted [g,r,n,d]  mask [g,r,n]      of the encoder and the temporal module
+            modelled [g,r,n]                               beats that the latter predicts
             transitions [g,r,n-1]                          steps between beats that L_temp compares
             vcg, vcg_decoded [g,m,p,k]                     lifted beats, and decoded ones
-            ecg, ecg_encoded [g,m,l,p]                     leads, decoded from z^ and from z
+            ecg, ecg_encoded [g,m,l,p]                     leads, decoded from z^ and from z: those
+                                                           of objective.ecg_source
             row, valid [g,m]                               of the packed beats
             whole_tokens, rr_*                             for the optional terms, see losses.py
         """
@@ -298,18 +324,21 @@ class Network(nn.Module):
         own = decoded[self.objective.vcg_source]
         if self.geometry.space == "ecg":  # an invisible lead is no target of the encoder's tokens
             own = jnp.where(to_beats(visible_leads(visible), x.slots.row)[:, :, None], own, 0.0)
+        modelled = x.mask & x.started
         outputs = {
             "tokens": x.tokens,
             "predicted": x.predicted,
             "mask": x.mask,
-            "transitions": x.mask[..., 1:] & x.mask[..., :-1],
+            "modelled": modelled,
+            "transitions": modelled[..., 1:] & modelled[..., :-1],
             "row": x.slots.row,
             "valid": x.slots.valid,
             "vcg": x.vcg,
             "vcg_decoded": own,
-            "ecg": self.leads(decoded["predicted"], batch, max_beats),
         }
-        if self.objective.ecg_source == "both":
+        if self.objective.ecg_source in ("predicted", "both"):
+            outputs["ecg"] = self.leads(decoded["predicted"], batch, max_beats)
+        if self.objective.ecg_source in ("encoded", "both"):
             outputs["ecg_encoded"] = self.leads(decoded["encoded"], batch, max_beats)
         if self.objective.view:
             whole = self.encode(batch, batch["lead_mask"], None, max_beats).tokens
@@ -321,11 +350,13 @@ class Network(nn.Module):
         return outputs
 
     def rr(self, batch: Batch, max_beats: int) -> tuple[jax.Array, jax.Array]:
-        """R-R intervals in seconds and their mask, [b,n]."""
+        """R-R intervals in seconds and the mask of those that count, [b,n]."""
         length = to_records(batch["length"], batch["num_beats"], max_beats)
         mask = beat_mask(batch["num_beats"], max_beats)
         if self.intervals.intervals == "complete":
             mask &= to_records(batch["complete"], batch["num_beats"], max_beats)
+        if self.intervals.max_rr:
+            mask &= length <= self.intervals.max_rr * self.signal.rate
         return merge(length).astype(jnp.float32) / self.signal.rate, merge(mask)
 
     def read_rhythm(
@@ -370,7 +401,8 @@ class Network(nn.Module):
         """All twelve leads of each beat [g,m,l,p] from the visible ones.
 
         They are decoded from the temporal module's tokens ('predicted', what the objective trains
-        for hidden leads), from the encoder's own ('encoded'), or from 'both', weighted.
+        for hidden leads), from the encoder's own ('encoded'), or from 'both', weighted. Beats
+        before the temporal module's start are decoded from the encoder's tokens in any case.
         """
         if source == "both":
             share = self.objective.encoded_share

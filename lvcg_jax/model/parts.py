@@ -70,6 +70,7 @@ class Dynamics:
 
     kind: str = "learned"  # a GRU; 'none': the encoder's tokens go on as they are
     reads: str = "predicted"  # what the GRU reads at each beat; or the 'encoded' token
+    start: str = "complete"  # at the first complete beat; or at the 'first' slot
     state_dim: int = 256  # d_dyn
     layers: int = 1
     scan_unroll: int = 1  # beats per turn of the loop
@@ -96,6 +97,7 @@ class Rhythm:
     unit: str = "seconds"  # of the R-R statistics; or 'samples'
     steps: str = "seconds"  # successive differences; 'relative': as shares of the mean interval
     positions: int = 0  # slots with a learned vector each
+    max_rr: float = 2.0  # seconds; longer intervals are left out; 0: none
     max_log_ratio: float = 2.0  # an interval counts as at most e^2 times the mean, or as little
 
 
@@ -111,7 +113,7 @@ class Embedding:
 class Objective:
     """What the network must output for the loss terms."""
 
-    ecg_source: str = "predicted"  # tokens that hidden leads are decoded from; or 'both'
+    ecg_source: str = "predicted"  # tokens that hidden leads are decoded from; 'encoded', 'both'
     vcg_source: str = "encoded"  # tokens that L_vcg decodes; or 'predicted'
     encoded_share: float = 1 / 3  # weight of the encoder's tokens in leads derived from both
     rhythm: bool = False  # the head that reads e_rhythm back

@@ -1,4 +1,4 @@
-"""Trained weights of a run directory, or of the package."""
+"""Trained weights of a run directory, or of the package; and a run directory of given weights."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from data_prep.base.errors import InputError
@@ -82,6 +83,25 @@ def _of_run(run: Path, which: str) -> Trained:
         {"params": state.eval_params, "batch_stats": state.batch_stats},
         f"{run.name}@{step}",
     )
+
+
+def save_trained(run: Path, config: ConfigDict, variables: dict[str, Any], step: int):
+    """Makes a run directory with one checkpoint, of these params and batch_stats, and returns its
+    train state: that of an optimiser that starts anew."""
+    from lvcg_jax.runs.checkpoint import Checkpoints, open_run
+    from lvcg_jax.runs.state import TrainState, make_optimizer
+
+    if run.exists() and any(run.iterdir()):
+        raise InputError(f"--out={run} is not empty: give a new run directory")
+    params, batch_stats = jax.tree.map(jnp.asarray, (variables["params"], variables["batch_stats"]))
+    seed, number = jnp.zeros((), jnp.uint32), jnp.asarray(step, jnp.int32)
+    state = TrainState(seed, number, params, batch_stats, make_optimizer(config).init(params), {})
+    open_run(run, config)
+    checkpoints = Checkpoints(run, config)
+    checkpoints.save(step, state)
+    checkpoints.wait()
+    checkpoints.close()
+    return state
 
 
 def fresh_state(config: ConfigDict, seed):

@@ -47,6 +47,7 @@ from lvcg_jax.probe.frozen import ALL, frozen_probe
 from lvcg_jax.probe.labels import choose_tasks
 from lvcg_jax.reconstruct.views import Row, View, drawn_view
 from lvcg_jax.stats.bootstrap import PatientBootstrap
+from lvcg_jax.stats.likeness import own_is_nearest, stranger_cosine
 from lvcg_jax.stats.scaling import mean_and_scale, unit_rows
 from lvcg_jax.studies.embeddings import RANDOM, random_weights_key
 from lvcg_jax.text.documents import to_json
@@ -58,7 +59,6 @@ from lvcg_jax.text.tables import auroc_row, gain_row, markdown_table, percent, p
 GEOMETRY, EPS = "paper", 1e-4
 WHOLE, NO_RHYTHM = "whole embedding", "without rhythm"
 MEASURES = {"cosine": "cosine", "strangers": "cosine of strangers", "top1": "top-1"}
-CHUNK = 1024  # views compared with all test rows at a time
 
 
 def open_models(checkpoints: Sequence[str], data: str) -> dict[str, LVCG]:
@@ -142,30 +142,6 @@ def agreement(table: Table, test: np.ndarray, views: np.ndarray, resamples: int)
             "numbers": len(columns),
         }
     return found
-
-
-def own_is_nearest(views: np.ndarray, full: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """1 where the row of `full` [t,d] most like a view [t,d] is of the same record, else 0; ties
-    share the 1; [t]."""
-    shares = []
-    for first in range(0, len(views), CHUNK):
-        some = slice(first, first + CHUNK)
-        cosine = views[some] @ full.T
-        nearest = cosine == cosine.max(1, keepdims=True)
-        shares.append((nearest & (records[some, None] == records)).sum(1) / nearest.sum(1))
-    return np.concatenate(shares)
-
-
-def stranger_cosine(full: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """Mean cosine of each row [t,d] with the rows of other records; NaN where there is no other;
-    [t]."""
-    means = []
-    for first in range(0, len(full), CHUNK):
-        some = slice(first, first + CHUNK)
-        other = records[some, None] != records
-        total = np.where(other, full[some] @ full.T, 0.0).sum(1)
-        means.append(np.where(other.any(1), total / np.maximum(other.sum(1), 1), np.nan))
-    return np.concatenate(means)
 
 
 def measure(model: LVCG, view: View, tasks: Sequence[str], args: argparse.Namespace) -> dict:

@@ -67,7 +67,8 @@ def changed(**fields):
 def test_best_differs_from_paper_in_what_docs_presets_lists():
     paper, best = flatten(get_config("paper")), flatten(get_config("best"))
     assert {name for name in best if best[name] != paper[name]} == {
-        "geometry.eps", "loss.lambda_rhythm", "model.lead_sizes", "preprocess.peaks"
+        "geometry.eps", "loss.lambda_rhythm", "model.lead_sizes", "model.rhythm_max_rr",
+        "preprocess.peaks",
     }  # fmt: skip
 
 
@@ -84,6 +85,8 @@ def test_a_word_that_a_field_cannot_be_is_refused():
         make_model(changed(model__dynamics="zero", model__dynamics_input="encoded"))
     with pytest.raises(InputError, match="ecg_source='both' needs"):
         make_model(changed(loss__vcg_source="predicted", loss__ecg_source="both"))
+    with pytest.raises(InputError, match="ecg_source='encoded' needs"):
+        make_model(changed(model__stitch=True, loss__ecg_source="encoded"))
     with pytest.raises(InputError, match="4 to 3 visible leads"):
         make_subsets(changed(geometry__num_visible=4, geometry__most_visible=3))
     with pytest.raises(InputError, match="no read-out"):
@@ -176,7 +179,7 @@ def test_unrolling_to_the_longest_record_or_to_the_own_end(unroll):
 
     def last_state(counts):
         mask = beat_mask(np.array([counts]), SLOTS)
-        return model.apply(variables, tokens, mask, None, method="predict")[1][0]
+        return model.apply(variables, tokens, mask, mask, None, method="predict")[1][0]
 
     short, long = last_state([4, 2, 5, 3]), last_state([4, 2, 9, 3])  # another record gets longer
     assert (np.abs(short[0] - long[0]).max() > 1e-3) == (unroll == "batch")
@@ -259,22 +262,30 @@ def test_hidden_leads_decoded_from_both_kinds_of_tokens_share_the_term():
     assert np.abs(predicted_term - encoded_term).min() > 1e-3
 
 
-@pytest.mark.parametrize("source", ["predicted", "both"])
+@pytest.mark.parametrize("source", ["predicted", "encoded", "both"])
 def test_hidden_leads_train_the_tokens_of_all_beats_only_if_decoded_from_them(source):
-    """The GRU reads slot 0 alone, so the printed objective's hidden leads say nothing to the other
-    beats' tokens."""
+    """The GRU reads the first complete beat alone (slot 1), so the printed objective's hidden leads
+    say nothing to the other beats' tokens. Decoded from the encoder's tokens only, they say nothing
+    to the GRU."""
     config = changed(loss__ecg_source=source)
     model = make_model(config)
     variables = random_variables(model, BATCH, SLOTS)
 
-    def ecg_loss(beats):  # of record 0, as a function of the visible leads that reach the encoder
+    def ecg_loss(beats, temporal):  # of record 0; the visible leads of `beats` reach the encoder
+        params = variables["params"] | {"temporal": temporal}
         batch = BATCH | {"beats": beats}
-        outputs = model.apply(variables, batch, VISIBLE, None, SLOTS)
+        outputs = model.apply({**variables, "params": params}, batch, VISIBLE, None, SLOTS)
+        assert (set(outputs) & {"ecg", "ecg_encoded"}) == {
+            "predicted": {"ecg"}, "encoded": {"ecg_encoded"}, "both": {"ecg", "ecg_encoded"}
+        }[source]  # fmt: skip
         return loss_terms(outputs, BATCH, VISIBLE, config.loss)["ecg"][0, 0]
 
-    gradient = jax.grad(ecg_loss)(BATCH["beats"].astype(np.float32))
+    start = (BATCH["beats"].astype(np.float32), variables["params"]["temporal"])
+    gradient, of_gru = jax.grad(ecg_loss, (0, 1))(*start)
     reached = [bool(np.abs(gradient[0, slot]).max() > 0) for slot in range(COUNTS[0])]
-    assert reached == ([True] * 4 if source == "both" else [True, False, False, False])
+    assert reached == ([False, True, False, False] if source == "predicted" else [True] * 4)
+    moved = max(np.abs(x).max() for x in jax.tree.leaves(of_gru))
+    assert (moved == 0) == (source == "encoded")
 
 
 def test_view_term_is_zero_for_all_leads_and_moves_only_the_view():

@@ -244,8 +244,8 @@ def test_decoder_statistics_are_of_three_passes_in_release_and_of_one_else(step)
     step, name = step
     layer = step.variables["params"]["decoder"]["seed"]
     tokens, predicted = (np.asarray(step.outputs[key][0]) for key in ("tokens", "predicted"))
-    valid = np.asarray(step.outputs["mask"][0])
-    passes = [np.concatenate([tokens[valid], predicted[valid]])]
+    valid, modelled = (np.asarray(step.outputs[key][0]) for key in ("mask", "modelled"))
+    passes = [np.concatenate([tokens[valid], predicted[modelled]])]
     if name == "release":
         passes = [
             tokens[:, 1],

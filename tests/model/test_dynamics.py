@@ -70,6 +70,19 @@ def test_padding_changes_nothing_bit_for_bit(params):
     )
 
 
+@pytest.mark.parametrize("reads", ["predicted", "encoded"])
+def test_it_starts_at_the_first_beat_of_the_mask(params, reads):
+    """Slots before it change nothing: the same numbers as with these slots cut off."""
+    module = TemporalModule(Dynamics(state_dim=7, reads=reads), token_dim=5)
+    skip, mask = 2, np.asarray(beat_mask(COUNTS, 6))
+    later = np.concatenate([np.full((4, skip, 5), 1e6, np.float32), _tokens()], axis=1)
+    shifted = np.concatenate([np.zeros((4, skip), bool), mask], axis=1)
+    predicted, last = module.apply({"params": params}, later, shifted)
+    expected, expected_last = module.apply({"params": params}, _tokens(), mask)
+    np.testing.assert_array_equal(last, expected_last)
+    np.testing.assert_array_equal(np.asarray(predicted)[:, skip:][mask], expected[mask])
+
+
 def test_the_state_stands_still_after_the_last_beat(params):
     predicted, last = _run(params, _tokens(9), beat_mask(COUNTS, 9))
     readout = params["step"]["readout"]

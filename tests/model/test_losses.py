@@ -47,6 +47,7 @@ def case():
         "predicted": normal(2, 3, SLOTS, TOKEN),
     }
     outputs["transitions"] = outputs["mask"][..., 1:] & outputs["mask"][..., :-1]
+    outputs["modelled"] = outputs["mask"]
     return batch, outputs
 
 
@@ -56,6 +57,27 @@ def _records(batch):
         ends = np.cumsum(counts)
         for r, n in enumerate(counts):
             yield g, r, range(ends[r] - n, ends[r])
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_leads_from_predicted_tokens_count_only_where_there_is_a_prediction(case, reduction):
+    """Beats before the temporal module's start are in no sum; the encoder's own tokens have no such
+    beats, and of both kinds the term is the mean."""
+    batch, outputs = case
+    later = outputs["mask"] & (np.arange(SLOTS) >= 1)
+    start = np.concatenate([[0], np.cumsum(batch["num_beats"][0])[:-1]])
+    batch["beats"][0, start[0]] = 50.0  # of a first beat
+    found = ecg_terms(outputs | {"modelled": later}, batch, VISIBLE, reduction)
+    shorter = batch["length"].copy()
+    for g, _, beats in _records(batch):
+        shorter[g, list(beats)[:1]] = 0  # as if the first beat had no samples
+    expected = ecg_terms(outputs, batch | {"length": shorter}, VISIBLE, reduction)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    own = {**outputs, "ecg_encoded": outputs["ecg"]}
+    whole = ecg_terms({k: v for k, v in own.items() if k != "ecg"}, batch, VISIBLE, reduction)
+    np.testing.assert_allclose(whole, ecg_terms(outputs, batch, VISIBLE, reduction), rtol=1e-6)
+    both = ecg_terms(own | {"modelled": later}, batch, VISIBLE, reduction)
+    np.testing.assert_allclose(both, (np.add(found, whole)) / 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -216,6 +238,7 @@ def test_patch_error_is_the_full_length_error_where_interpolation_is_exact(lengt
         "ecg": (beats + offset)[None].astype(np.float32),
         "row": np.zeros((1, 4), np.int32),
         "mask": np.ones((1, 1, 4), bool),
+        "modelled": np.ones((1, 1, 4), bool),
     }
     visible = np.array([[0b100000000011]], np.int32)
     hidden = ~mask_leads(visible[0, 0])

@@ -247,6 +247,90 @@ def test_an_invisible_leads_samples_cannot_reach_the_encoder(variables, value):
     assert np.abs(_embed(variables, shown, VISIBLE)["structure"] - plain["structure"]).max() > 1e-3
 
 
+# ---- where the temporal module starts
+
+
+def _with_fragment(value):
+    """BATCH with a first slot of each record that holds this value in all leads."""
+    changed = [{**r, "beats": r["beats"].copy()} for r in RECORDS]
+    for record in changed:
+        record["beats"][0] = value
+    # a peak at the first sample does not make the first slot a beat that was seen whole
+    changed[4]["complete"] = changed[4]["complete"] | (np.arange(6) == 0)
+    return pack(changed, groups=1, capacity=26)
+
+
+def test_the_piece_before_the_first_complete_beat_is_no_part_of_the_dynamics(variables):
+    """Records 0, 1, 2, 4 and 5 have complete beats from slot 1 on; record 3 has none and starts at
+    its only slot."""
+    one, other = (_embed(variables, _with_fragment(v), VISIBLE) for v in (0.3, -2.0))
+    same = np.array([0, 1, 2, 4, 5])
+    np.testing.assert_array_equal(one["dynamics"][0, same], other["dynamics"][0, same])
+    assert np.abs(one["dynamics"][0, 3] - other["dynamics"][0, 3]).max() > 1e-3
+    assert np.abs(one["structure"] - other["structure"]).max(-1).min() > 1e-3
+    config = tiny_config()
+    config.model.dynamics_start = "first"
+    first = make_model(config)
+    one, other = (
+        first.apply(variables, _with_fragment(v), VISIBLE, SLOTS, method="embed")
+        for v in (0.3, -2.0)
+    )
+    assert np.abs(one["dynamics"] - other["dynamics"]).max(-1).min() > 1e-3
+
+
+def test_that_piece_is_in_no_term_of_the_predictions_and_still_reconstructed(variables):
+    batch = _with_fragment(0.3)
+    run = jax.jit(lambda batch: MODEL.apply(variables, batch, VISIBLE, None, SLOTS))
+    outputs, others = run(batch), run(_with_fragment(-2.0))
+    mask, modelled = np.asarray(outputs["mask"][0]), np.asarray(outputs["modelled"][0])
+    for r, n in enumerate(COUNTS):
+        assert modelled[r].tolist() == [k >= (n > 2) and k < n for k in range(SLOTS)]
+        np.testing.assert_array_equal(outputs["transitions"][0, r].sum(), max(n - 1 - (n > 2), 0))
+    one, other = (loss_terms(x, batch, VISIBLE, CONFIG.loss) for x in (outputs, others))
+    for term in ("ecg", "ecg_power", "temp"):
+        np.testing.assert_array_equal(
+            one[term][0, [0, 1, 2, 4, 5]], other[term][0, [0, 1, 2, 4, 5]]
+        )
+    piece = mask & ~modelled
+    np.testing.assert_array_equal(
+        np.asarray(outputs["predicted"][0])[piece], np.asarray(outputs["tokens"][0])[piece]
+    )
+    assert np.abs(np.asarray(outputs["ecg"] - others["ecg"])[0, 0]).max() > 1e-3  # decoded from it
+
+
+def test_without_a_temporal_module_the_dynamics_are_the_mean_of_complete_beats(variables):
+    config = tiny_config()
+    config.model.dynamics, config.model.state_dim = "none", config.model.token_dim
+    model = make_model(config)
+    found = model.apply(variables, BATCH, VISIBLE, SLOTS, method="embed")
+    for r, n in enumerate(COUNTS):
+        tokens = found["tokens"][0, r, :n]
+        _close(found["dynamics"][0, r], (tokens[1:-1] if n > 2 else tokens).mean(0))
+    outputs = model.apply(variables, BATCH, VISIBLE, None, SLOTS)
+    np.testing.assert_array_equal(outputs["modelled"], outputs["mask"])  # each beat from its token
+
+
+def test_an_interval_above_the_bound_is_no_r_r_interval(variables):
+    """A missed beat: 2.4 s between two peaks."""
+
+    def rhythm(length, bound):
+        records = [{**RECORDS[2], "length": np.where(np.arange(7) == 3, length, 90)}]
+        config = tiny_config()
+        config.model.rhythm_max_rr = bound
+        batch = pack(records, groups=1, capacity=8)
+        model = make_model(config)
+        rr, mask = model.apply(variables, batch, SLOTS, method="rr")
+        part = model.apply(variables, batch, batch["lead_mask"], SLOTS, method="embed")["rhythm"]
+        return np.asarray(rr[0])[np.asarray(mask[0])].tolist(), np.asarray(part)
+
+    assert len(rhythm(200, 2.0)[0]) == 5  # the bound itself counts
+    steady = pytest.approx([0.9] * 4)
+    assert rhythm(240, 2.0)[0] == rhythm(320, 2.0)[0] == steady
+    np.testing.assert_array_equal(rhythm(240, 2.0)[1], rhythm(320, 2.0)[1])
+    assert len(rhythm(240, 0.0)[0]) == 5
+    np.testing.assert_array_equal(rhythm(150, 0.0)[1], rhythm(150, 2.0)[1])  # nothing to leave out
+
+
 # ---- reconstruction
 
 
