@@ -66,6 +66,12 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--limit", type=positive_int, help="records at most, from as many patients as can be")
     add(
+        "--calibrate",
+        action="store_true",
+        help="let the first window of each patient, with all leads, calibrate the Gaussian model,"
+        " and judge the later ones",
+    )
+    add(
         "--fit_data",
         metavar="SHARDS",
         help="fit on the training records of this data set instead of --data",

@@ -16,14 +16,19 @@ a larger space: with C = A A', for directions A of leads that are constant in ti
 for Tikhonov's eps, it is the dipole; more modes than three make a field, and here the modes span
 the whole beat.
 
+Where the patient was recorded before with all leads, m is that record's mean beat plus a drift, a
+third Gaussian, whose covariance comes from training patients who were recorded twice. So one visit
+to a clinic calibrates what a few leads say ever after.
+
 A partial interval at the start or end of a record is laid where it belongs in a beat of the
 record's usual length; the rest of that beat counts as hidden.
 
 Axis letters: n beat, l lead, p sample in beat, v visible sample, a any sample, T sample.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +40,8 @@ from data_prep.ecg.segment import stitch_beats
 from lvcg_jax.reconstruct.lead_method import signal_of
 
 NAME = "gaussian beat"
+CALIBRATED = "gaussian beat, calibrated"
+PARTS = ("common", "change", "drift")
 NOISE = 1e-2  # variance, as a share of a sample's mean variance; chosen on validation records
 BLOCK = 256  # records whose products are added at a time
 KEPT = 64  # visible subsets whose matrices are kept
@@ -136,55 +143,68 @@ def common_beat(placed: Placed, complete: np.ndarray) -> tuple[np.ndarray, np.nd
 class GaussianBeat:
     """The method (see above) behind the interface of lead_method.LeadMethod."""
 
-    def __init__(self):
-        self.units = {NAME: "z"}
+    def __init__(self, names: Sequence[str] = (NAME,)):
+        self.units = dict.fromkeys(names, "z")
         self._whole = lru_cache(KEPT)(self._condition_whole)
 
     def fit(self, windows: Iterable[dict]) -> None:
         """One pass over training records; a lead that a record lacks is left out."""
-        common, change = None, None
-        kept: list[tuple[np.ndarray, np.ndarray]] = []  # complete beats [n,l,p], leads [l]
-
-        def add_kept() -> None:
-            """Each record counts once for what its beats share, each beat for how it differs."""
-            means = np.stack([beats.mean(0) for beats, _ in kept])
-            leads = np.stack([there for _, there in kept])
-            common.add(means, leads, np.ones(len(kept)))
-            numbers = np.array([len(beats) for beats, _ in kept])
-            change.add(
-                np.concatenate([beats for beats, _ in kept]) - means.repeat(numbers, 0),
+        moments: dict[str, Moments] = {}
+        last: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # a patient's mean beat and its leads
+        found = _complete_beats(windows)
+        while block := list(islice(found, BLOCK)):
+            patients, beats, there = zip(*block, strict=True)
+            if not moments:
+                moments = {part: Moments(beats[0].shape[-1]) for part in PARTS}
+            # each record counts once for what its beats share, each beat for how it differs
+            means, leads = np.stack([some.mean(0) for some in beats]), np.stack(there)
+            moments["common"].add(means, leads, np.ones(len(block)))
+            numbers = np.array([len(some) for some in beats])
+            moments["change"].add(
+                np.concatenate(beats) - means.repeat(numbers, 0),
                 leads.repeat(numbers, 0),
                 (1.0 - 1.0 / numbers).repeat(numbers),
             )
-            kept.clear()
-
-        for window in windows:
-            beats = np.asarray(window["beats"], np.float32)[np.asarray(window["complete"], bool)]
-            if common is None:
-                common, change = (
-                    Moments(window["beats"].shape[-1]),
-                    Moments(window["beats"].shape[-1]),
-                )
-            if len(beats):
-                kept.append((beats, mask_leads(window["lead_mask"])))
-            if len(kept) == BLOCK:
-                add_kept()
-        if common is None or not (common.pairs.any() or kept):
-            raise InputError(f"cannot fit {NAME}: no training record has a complete beat")
-        if kept:
-            add_kept()
-        unseen = [lead for lead, n in zip(LEADS, np.diag(common.pairs), strict=True) if not n]
-        if unseen:
-            raise InputError(f"cannot fit {NAME}: no training record has {', '.join(unseen)}")
-        self.common, self.change = common.gaussian(), change.gaussian()
+            # and each further record of a patient for what has changed since the one before
+            drifts = []
+            for patient, *mine in zip(patients, means, leads, strict=True):
+                if patient in last:
+                    drifts.append((mine[0] - last[patient][0], mine[1] & last[patient][1]))
+                last[patient] = mine
+            if drifts:
+                changes, both = map(np.stack, zip(*drifts, strict=True))
+                moments["drift"].add(changes, both, np.ones(len(drifts)))
+        self._check(moments)
+        self.common, self.change, self.drift = (moments[part].gaussian() for part in PARTS)
         self._whole.cache_clear()
 
-    def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
-        return {NAME: [self.derive(window)[0] for window in windows]}
+    def _check(self, moments: dict[str, Moments]) -> None:
+        """An InputError if the training records cannot teach all that is asked for."""
+        if not moments:
+            raise InputError(f"cannot fit {NAME}: no training record has a complete beat")
+        records = np.diag(moments["common"].pairs)
+        unseen = [lead for lead, count in zip(LEADS, records, strict=True) if not count]
+        if unseen:
+            raise InputError(f"cannot fit {NAME}: no training record has {', '.join(unseen)}")
+        if CALIBRATED in self.units and not moments["drift"].pairs.all():
+            raise InputError(
+                f"cannot fit {CALIBRATED}: no training patient has two records with all leads"
+            )
 
-    def derive(self, window: dict, bars: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
+    def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
+        return {
+            name: [self.derive(w, calibrated=name == CALIBRATED)[0] for w in windows]
+            for name in self.units
+        }
+
+    def derive(
+        self, window: dict, bars: bool = False, calibrated: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """All leads [12,T] of a window from its visible ones and, if asked for, their standard
-        deviations, both in the units of the window's beats."""
+        deviations, both in the units of the window's beats.
+
+        If `calibrated`, window['calibration'] is the mean beat [12,p] of an earlier record.
+        """
         visible = mask_leads(window["visible"])
         complete = np.asarray(window["complete"], bool)
         beats = np.asarray(window["beats"], np.float64)
@@ -193,8 +213,9 @@ class GaussianBeat:
         # what the beats have in common, then what each has of its own
         mean, known = common_beat(placed, complete)
         seen = visible[:, None] & known
-        shared = self._posterior("common", seen, window["visible"])
-        expected = shared.mean(mean[None])[0]
+        part, base = ("drift", window["calibration"]) if calibrated else ("common", 0.0 * mean)
+        shared = self._posterior(part, seen, window["visible"])
+        expected = base + shared.mean((mean - base)[None])[0]
         rest = placed.beats - np.where(seen, mean, expected)
         found, posteriors = np.empty_like(beats), []
         for covered, slots in _alike(placed.covered):
@@ -223,6 +244,25 @@ class GaussianBeat:
     def _condition_whole(self, part: str, visible: int, samples: int) -> Posterior:
         seen = mask_leads(visible)[:, None] & np.ones(samples, bool)
         return Posterior(getattr(self, part), seen)
+
+
+def calibration_of(windows: Iterable[dict]) -> np.ndarray:
+    """The mean complete beat [12,p] of a patient's windows, all of which have all leads."""
+    return np.concatenate([beats for _, beats, _ in _complete_beats(windows)]).mean(0)
+
+
+def can_calibrate(window: dict) -> bool:
+    """Whether a window has all leads, and a complete beat."""
+    return bool(mask_leads(window["lead_mask"]).all() and np.any(window["complete"]))
+
+
+def _complete_beats(windows: Iterable[dict]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Patient, complete beats [n,l,p] and leads [l] of every window that has a complete beat."""
+    for window in windows:
+        complete = np.asarray(window["complete"], bool)
+        if complete.any():
+            beats = np.asarray(window["beats"], np.float32)[complete]
+            yield window.get("patient_id", ""), beats, mask_leads(window["lead_mask"])
 
 
 def _alike(covered: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

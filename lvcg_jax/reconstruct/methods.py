@@ -129,7 +129,7 @@ def make_methods(
 ) -> list[LeadMethod]:
     """The methods of these names, as few LeadMethods as share their work; `eps` regularises the
     pure geometries."""
-    names = check_methods(names)
+    names = check_methods(names, (*METHODS, gaussian_beat.CALIBRATED))
     learned = {name: source for name, source in SOURCES.items() if name in names}
     if learned and model is None:
         raise InputError(f"{', '.join(learned)} needs a trained model: give --checkpoint=RUN")
@@ -147,7 +147,10 @@ def make_methods(
         (lambda rules: NetworkLeads(model, rules, slots, rows), learned),
         (LinearLeads, fixed),
         (FittedLeads, fitted),
-        (lambda rules: gaussian_beat.GaussianBeat(), {gaussian_beat.NAME: None}),
+        (
+            lambda rules: gaussian_beat.GaussianBeat(tuple(rules)),
+            dict.fromkeys((gaussian_beat.NAME, gaussian_beat.CALIBRATED)),
+        ),
     )
     chosen = [
         (make, {name: rule for name, rule in rules.items() if name in names})

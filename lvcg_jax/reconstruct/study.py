@@ -16,6 +16,7 @@ from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
 from lvcg_jax.data.entries import Entry, list_entries
 from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.reconstruct import gaussian_beat
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
 from lvcg_jax.reconstruct.figures import draw_lead_errors
 from lvcg_jax.reconstruct.methods import (
@@ -31,6 +32,7 @@ from lvcg_jax.reconstruct.views import (
     Source,
     View,
     Windows,
+    calibrated,
     check_visible,
     derive_rows,
     drawn_view,
@@ -290,6 +292,8 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     there = list(read_metadata(args.data)["splits"])
     splits = there if args.split == "all" else [args.split]
     open_splits(args.data, splits, None)
+    if args.calibrate:
+        names.append(gaussian_beat.CALIBRATED)
     model = load_network(args.checkpoint, names)
     eps = choose_eps(args.eps, model)
     matrix = model.directions if model else lead_matrix("paper")
@@ -326,6 +330,8 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     results, pictures = [], []
     for view in views:
         drop_absent(view, sources)
+        if args.calibrate:
+            calibrated(view)
         beats = BeatErrors(view.rows, args.morphology)
         with progress_bar(total=len(view.rows), unit="rec", desc=view.name) as bar:
             scores = evaluate(sources, view, train, bar.update, beats)

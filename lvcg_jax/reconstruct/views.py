@@ -5,7 +5,7 @@ Axis letters: k row (one view of one record), l lead, T sample.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
 from data_prep.ecg.signal import recover_limb_leads
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.model.views import draw_views
+from lvcg_jax.reconstruct.gaussian_beat import calibration_of, can_calibrate
 from lvcg_jax.reconstruct.lead_method import LeadMethod, signal_of, to_mv
 from lvcg_jax.reconstruct.scores import score_leads
 
@@ -30,6 +31,7 @@ class Row:
     entry: Entry
     visible: int
     hidden: int
+    first: Entry | None = None  # the patient's window that calibrates
 
     def failure(self, reason: str) -> dict[str, str]:
         return {
@@ -141,6 +143,26 @@ def drawn_view(
     return view
 
 
+def calibrated(view: View) -> None:
+    """Of each patient the first window with all leads calibrates, and the later ones are judged;
+    all others are left out."""
+    first: dict[str, Entry] = {}
+    kept = []
+    for row in view.rows:
+        patient = row.entry.patient_id
+        if patient in first and first[patient].key != row.entry.key:
+            kept.append(replace(row, first=first[patient]))
+        elif patient not in first and can_calibrate(*read_windows([row.entry])):
+            first[patient] = row.entry
+    if not kept:
+        raise InputError("--calibrate: no patient of this split has two windows")
+    view.notes.append(
+        f"The first window of each patient, with all leads, calibrates: {len(kept)} later ones of"
+        f" {len({row.entry.patient_id for row in kept})} patients are judged."
+    )
+    view.rows = kept
+
+
 def _usable(rows: Sequence[Row]) -> tuple[list[Row], list[str], list[dict[str, str]]]:
     """Rows with something to see and something to compare with, no notes yet, and the others as
     failures."""
@@ -192,10 +214,14 @@ def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:
     read = dict(zip(distinct, read_windows(list(distinct.values())), strict=True))
     for window in read.values():
         window["signal"] = signal_of(window)
-    return [
+    windows = [
         with_limb_leads(read[e.key] | {"visible": row.visible & e.lead_mask})
         for e, row in zip(entries, rows, strict=True)
     ]
+    for window, row in zip(windows, rows, strict=True):
+        if row.first:
+            window["calibration"] = calibration_of(read_windows([row.first]))
+    return windows
 
 
 def with_limb_leads(window: dict) -> dict:

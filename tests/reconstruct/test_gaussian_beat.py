@@ -7,18 +7,27 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.ecg.segment import stitch_beats
 from lvcg_jax.reconstruct import gaussian_beat
-from lvcg_jax.reconstruct.gaussian_beat import NAME, GaussianBeat, Posterior, place, read_at
+from lvcg_jax.reconstruct.gaussian_beat import (
+    NAME,
+    GaussianBeat,
+    Posterior,
+    calibration_of,
+    place,
+    read_at,
+)
 from lvcg_jax.reconstruct.views import with_limb_leads
 
 SAMPLES = 8
 SHOWN = lead_mask(np.isin(LEADS, ["II", "V2"]))
 
 
-def make_window(rng, maps, beats=6, there=4095):
+def make_window(rng, maps, beats=6, there=4095, patient=None):
     """A record of smooth beats, of which the last half is missing in the last slot. All leads are
-    mixtures `maps` [2][12*8,3] of a few numbers: three of the record and three of each beat."""
+    mixtures `maps` [2][12*8,3] of a few numbers: three of the record and three of each beat. With
+    a `patient` [12*8], that is added to the leads."""
     common, change = maps
-    x = common @ rng.normal(size=3) + (change @ rng.normal(size=(3, beats))).T
+    own = 0.0 if patient is None else patient
+    x = own + common @ rng.normal(size=3) + (change @ rng.normal(size=(3, beats))).T
     x = (x + 0.3 * rng.normal(size=x.shape)).reshape(beats, len(LEADS), SAMPLES)
     length = np.full(beats, SAMPLES)  # so that no sample is interpolated
     complete = np.ones(beats, bool)
@@ -134,6 +143,31 @@ def test_training_records_may_lack_leads_but_not_all_of_them(maps):
     assert np.isfinite(method.predict(windows)[NAME]).all()
     with pytest.raises(InputError, match="no training record has a complete beat"):
         method.fit([make_window(rng, maps, beats=1)])
+
+
+def test_an_earlier_record_with_all_leads_calibrates(maps):
+    """What is a patient's own, and cannot be seen in the visible leads, is known from that
+    record."""
+    rng = np.random.default_rng(8)
+    names = (gaussian_beat.NAME, gaussian_beat.CALIBRATED)
+    method = GaussianBeat(names)
+
+    def visits(number: int) -> list[dict]:
+        patient = rng.normal(size=len(LEADS) * SAMPLES)
+        windows = [make_window(rng, maps, patient=patient) for _ in range(2)]
+        return [window | {"patient_id": str(number)} for window in windows]
+
+    method.fit([window for number in range(300) for window in visits(number)])
+    errors = {name: [] for name in names}
+    for number in range(30):
+        first, later = visits(number)
+        later["calibration"] = calibration_of([first])
+        for name, (signal,) in method.predict([later]).items():
+            errors[name].append(((signal - later["signal"]) ** 2).mean())
+    plain, calibrated = (np.mean(errors[name]) for name in names)
+    assert calibrated < 0.7 * plain, (plain, calibrated)
+    with pytest.raises(InputError, match="no training patient has two records"):
+        method.fit([make_window(rng, maps) | {"patient_id": str(i)} for i in range(3)])
 
 
 def test_limb_leads_follow_from_two_visible_ones(maps):
