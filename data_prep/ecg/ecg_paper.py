@@ -41,6 +41,8 @@ class Tracing:
     r_peaks: Sequence[float] = ()  # samples
     # ('p', 'qrs' or 't', first sample, last sample)
     waves: Sequence[tuple[str, float, float]] = ()
+    # [12,T] mV to either side of the first derived signal, NaN where there is no band
+    band: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         shape = self.mv.shape
@@ -49,6 +51,8 @@ class Tracing:
         for name, values in self.derived.items():
             if values.shape != shape:
                 raise InputError(f"'{name}' has shape {values.shape}, the signal {shape}")
+        if self.band is not None and (not self.derived or self.band.shape != shape):
+            raise InputError(f"a band needs derived leads and the shape of the signal, {shape}")
 
     @property
     def seconds(self) -> float:
@@ -92,6 +96,8 @@ def keys(tracing: Tracing) -> list[tuple[str, str]]:
             there &= ~tracing.computed
         if there.any():
             found.append((colour, f"* {name}"))
+    if tracing.band is not None:
+        found.append(("var(--band)", "90% band"))
     return found
 
 
@@ -193,7 +199,11 @@ def _strip(tracing: Tracing, lead: str, begin: float, end: float, base: float, g
         for x, kind, other in traces
         if (path := _path(x, tracing.rate, begin, end, base, gain))
     ]
-    if drawn:
+    if tracing.band is not None:
+        middle, half = next(iter(tracing.derived.values()))[number], tracing.band[number]
+        area = _area(middle - half, middle + half, tracing.rate, begin, end, base, gain)
+        drawn = [f'<path class="band" d="{area}"/>' if area else "", *drawn]
+    if any(drawn):
         return "".join(drawn)
     first, last = LEFT + 25 * begin + 2, LEFT + 25 * end - 2
     dashes = f'<path class="absent" d="M{_n(first)} {_n(base)}H{_n(last)}"/>'
@@ -203,16 +213,42 @@ def _strip(tracing: Tracing, lead: str, begin: float, end: float, base: float, g
 def _path(x: np.ndarray, rate: float, begin: float, end: float, base: float, gain: float) -> str:
     """The samples from begin to end as steps between points; a stretch without values is left
     open."""
-    first, last = round(begin * rate), min(round(end * rate), len(x) - 1)
+    return "".join(map(_steps, _stretches(x[None], rate, begin, end, base, gain)))
+
+
+def _area(
+    low: np.ndarray,
+    high: np.ndarray,
+    rate: float,
+    begin: float,
+    end: float,
+    base: float,
+    gain: float,
+) -> str:
+    """The area between two signals, along the one and back along the other."""
+    found = _stretches(np.stack([low, high]), rate, begin, end, base, gain)
+    rings = (np.concatenate([p[:, :2], p[::-1, ::2]]) for p in found)
+    return "".join(f"{_steps(ring)}z" for ring in rings)
+
+
+def _stretches(
+    x: np.ndarray, rate: float, begin: float, end: float, base: float, gain: float
+) -> list[np.ndarray]:
+    """Places [k,1+s] of each stretch in which all signals [s,T] have values: across, and down for
+    each of them."""
+    first, last = round(begin * rate), min(round(end * rate), x.shape[1] - 1)
     place = np.round((LEFT + 25 * np.arange(first, last + 1) / rate) * MM).astype(int)
-    height = np.round((base - gain * np.nan_to_num(x[first : last + 1])) * MM).astype(int)
-    there = np.isfinite(x[first : last + 1])
-    edges = np.flatnonzero(np.diff(there, prepend=False, append=False))
-    path = []
-    for start, stop in edges.reshape(-1, 2):
-        steps = np.stack([np.diff(place[start:stop]), np.diff(height[start:stop])], axis=1).ravel()
-        path.append(f"M{place[start]} {height[start]}l" + " ".join(map(str, steps.tolist())))
-    return "".join(path)
+    height = np.round((base - gain * np.nan_to_num(x[:, first : last + 1])) * MM).astype(int)
+    there = np.isfinite(x[:, first : last + 1]).all(0)
+    edges = np.flatnonzero(np.diff(there, prepend=False, append=False)).reshape(-1, 2)
+    points = np.concatenate([place[None], height]).T
+    return [points[start:stop] for start, stop in edges]
+
+
+def _steps(points: np.ndarray) -> str:
+    """Points [k,2] as a path of steps from one to the next."""
+    steps = np.diff(points, axis=0).ravel().tolist()
+    return f"M{points[0, 0]} {points[0, 1]}l" + " ".join(map(str, steps))
 
 
 def _beats(tracing: Tracing, seconds: float, top: float, pitch: float, layout: str) -> str:

@@ -119,7 +119,7 @@ def lead_sizes(model: LVCG, run: Path) -> dict[str, float] | None:
     if model.preprocess.normalise != "lead" or not data.is_dir():
         return None
     sizes = typical_sizes(Windows(list_entries([ShardSet(data, "train")], SIZE_RECORDS)))
-    return {lead: round(float(size), 4) for lead, size in zip(LEADS, sizes, strict=True)}
+    return {lead: round(float(size), 4) for lead, size in zip(LEADS, sizes.median, strict=True)}
 
 
 def scores_words(path: Path | None, hashes: Sequence[str]) -> str:

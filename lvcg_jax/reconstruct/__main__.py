@@ -6,14 +6,15 @@ reconstruct/methods.py, and measures how well.
     lvcg reconstruct --checkpoint=RUN --record=ecg.hea --visible=I,II,V2 --write_wfdb --out=DIR
 
 On shards: metrics.json, table.md, a picture of the error by lead, and pictures of the best, the
-median and the worst record. --k
-draws visible leads for each record, from its uid, among subsets that span three dimensions: the
-same for every method. --split=all takes every record of a set that the model was not trained on;
-what is fitted is then fitted on other patients (five folds). A record that lacks a visible lead is
-used with the others; one that has none of them, or nothing to compare with, is listed under
-`failures`. For one raw record: a picture, and with --write_wfdb twelve leads, see
-reconstruct/one_record.py. Without --checkpoint the weights that the package carries are used, or
-none if no method of --methods has a network.
+median and the worst record. --k draws visible leads for each record, from its uid, among subsets
+that span three dimensions: the same for every method. --split=all takes every record of a set that
+the model was not trained on; what is fitted is then fitted on other patients (five folds). A record
+that lacks a visible lead is used with the others; one that has none of them, or nothing to compare
+with, is listed under `failures`. A method that knows how sure it is (gaussian beat) has 90% bands:
+they are checked on --bands views, drawn in pictures, and written with one record. For one raw
+record: a picture, and with --write_wfdb twelve leads, see reconstruct/one_record.py. Without
+--checkpoint the weights that the package carries are used, or none if no method of --methods has a
+network.
 """
 
 import argparse
@@ -87,6 +88,13 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         type=natural_int,
         default=300,
         help="views whose beats are measured, QRS, QT and so on (default 300; 0: none)",
+    )
+    add(
+        "--bands",
+        type=natural_int,
+        default=300,
+        help="views on which the 90% bands of methods that have them are checked (default 300;"
+        " 0: none)",
     )
     add("--no_pictures", dest="pictures", action="store_false", help="draw nothing")
     add_shared(parser, "out", "resamples", "page")

@@ -23,6 +23,12 @@ to a clinic calibrates what a few leads say ever after.
 A partial interval at the start or end of a record is laid where it belongs in a beat of the
 record's usual length; the rest of that beat counts as hidden.
 
+The standard deviations that follow from the covariances are corrected on training patients who are
+held out from these (bands.py), for the visible leads that are asked for. What a record is known by
+are two distances, x_v' (C_vv + noise)^-1 x_v by visible sample, of what its beats share and of how
+they differ, and the coordinates of the former along the first modes of C_vv. A record unlike the
+training records gets a wider band.
+
 Axis letters: n beat, l lead, p sample in beat, v visible sample, a any sample, T sample.
 """
 
@@ -32,11 +38,13 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
 
 from data_prep.base.errors import InputError
+from data_prep.base.lottery import fold_of
 from data_prep.ecg.leads import LEADS, mask_leads
 from data_prep.ecg.segment import stitch_beats
+from lvcg_jax.reconstruct.bands import FEWEST, Widening, features, learn_widening
 from lvcg_jax.reconstruct.lead_method import signal_of
 
 NAME = "gaussian beat"
@@ -45,6 +53,11 @@ PARTS = ("common", "change", "drift")
 NOISE = 1e-2  # variance, as a share of a sample's mean variance; chosen on validation records
 BLOCK = 256  # records whose products are added at a time
 KEPT = 64  # visible subsets whose matrices are kept
+KEPT_VARIANCES = 4096  # of these and of partial slots, 12 kB each
+# one patient in ten is held out for the width of the bands, until there are so many records
+HELD_FOLDS, HELD = 10, 500
+HELD_BEATS = 4  # of each of these records whose errors are counted
+MODES = 12  # along which the coordinates of a record are taken
 
 
 class Gaussian(NamedTuple):
@@ -94,6 +107,20 @@ class Posterior:
         explained = solve_triangular(self._factor[0], self._across, lower=True)  # [v,a]
         left = np.diag(self._gaussian.covariance) - (explained**2).sum(0)
         return np.maximum(left, 0.0).reshape(self.shape)
+
+    def modes(self) -> np.ndarray:
+        """The first modes [v,m] of what is seen, scaled so that coordinates have variance 1."""
+        last = len(self.seen) - 1
+        first = max(0, last + 1 - MODES)
+        within = self._across[:, self.seen]
+        power, modes = eigh(within, subset_by_index=(first, last))
+        return modes[:, ::-1] / np.sqrt(np.maximum(power[::-1], 1e-12))
+
+    def distance(self, x: np.ndarray) -> np.ndarray:
+        """Squared distances [n] of what is seen of x [n,l,p] from zero, in units of what the
+        Gaussian expects, by sample."""
+        seen = x.reshape(len(x), -1)[:, self.seen].T  # [v,n]
+        return (solve_triangular(self._factor[0], seen, lower=True) ** 2).mean(0)
 
 
 class Placed(NamedTuple):
@@ -146,12 +173,17 @@ class GaussianBeat:
     def __init__(self, names: Sequence[str] = (NAME,)):
         self.units = dict.fromkeys(names, "z")
         self._whole = lru_cache(KEPT)(self._condition_whole)
+        self._modes = lru_cache(None)(lambda *key: self._whole("common", *key).modes())
+        self._widening = lru_cache(None)(self._learn_widening)
+        self._variances: dict[tuple[str, bytes], np.ndarray] = {}  # [l,p], by part and samples seen
+        self.held: list[tuple[str, np.ndarray, np.ndarray]] = []  # as of _complete_beats
 
     def fit(self, windows: Iterable[dict]) -> None:
         """One pass over training records; a lead that a record lacks is left out."""
         moments: dict[str, Moments] = {}
         last: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # a patient's mean beat and its leads
-        found = _complete_beats(windows)
+        held: list[tuple[str, np.ndarray, np.ndarray]] = []
+        found = _hold_out(_complete_beats(windows), held)
         while block := list(islice(found, BLOCK)):
             patients, beats, there = zip(*block, strict=True)
             if not moments:
@@ -176,7 +208,11 @@ class GaussianBeat:
                 moments["drift"].add(changes, both, np.ones(len(drifts)))
         self._check(moments)
         self.common, self.change, self.drift = (moments[part].gaussian() for part in PARTS)
+        self.held = held
         self._whole.cache_clear()
+        self._modes.cache_clear()
+        self._widening.cache_clear()
+        self._variances.clear()
 
     def _check(self, moments: dict[str, Moments]) -> None:
         """An InputError if the training records cannot teach all that is asked for."""
@@ -197,6 +233,12 @@ class GaussianBeat:
             for name in self.units
         }
 
+    def predict_with_bars(
+        self, windows: Sequence[dict]
+    ) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+        names = [name for name in self.units if name != CALIBRATED]
+        return {name: [self.derive(window, bars=True) for window in windows] for name in names}
+
     def derive(
         self, window: dict, bars: bool = False, calibrated: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -213,7 +255,9 @@ class GaussianBeat:
         # what the beats have in common, then what each has of its own
         mean, known = common_beat(placed, complete)
         seen = visible[:, None] & known
-        part, base = ("drift", window["calibration"]) if calibrated else ("common", 0.0 * mean)
+        part, base = (
+            ("drift", window["calibration"]) if calibrated else ("common", np.zeros_like(mean))
+        )
         shared = self._posterior(part, seen, window["visible"])
         expected = base + shared.mean((mean - base)[None])[0]
         rest = placed.beats - np.where(seen, mean, expected)
@@ -229,10 +273,20 @@ class GaussianBeat:
         signal = np.where(visible[:, None], signal_of(window), signal)
         if not bars:
             return signal, None
+
+        # how sure that is: what the Gaussians say, corrected as held-out records show
         variance = np.empty_like(beats)
         for posterior, slots in posteriors:
-            variance[slots] = shared.variance() + posterior.variance()
-        deviation = np.sqrt(stitch_beats(read_at(variance, placed.back), *where))
+            variance[slots] = self._variance(part, shared) + self._variance("change", posterior)
+        widening = self._widening(int(window["visible"]), seen.shape[1])
+        if widening and not calibrated:
+            whole = np.where(seen, mean, expected)
+            known = self._features(int(window["visible"]), shared, mean, whole, rest[complete])
+            variance *= (widening.of_record(known) * widening.sample) ** 2
+        # what stretching a beat and back loses is seen in the visible leads
+        lost = (signal_of(window) - stitch_beats(beats, *where))[visible] ** 2
+        lost = np.convolve(lost.mean(0), np.ones(3) / 3, "same")
+        deviation = np.sqrt(stitch_beats(read_at(variance, placed.back), *where) + lost)
         return signal, np.where(visible[:, None], 0.0, deviation).astype(np.float32)
 
     def _posterior(self, part: str, seen: np.ndarray, visible: int) -> Posterior:
@@ -244,6 +298,56 @@ class GaussianBeat:
     def _condition_whole(self, part: str, visible: int, samples: int) -> Posterior:
         seen = mask_leads(visible)[:, None] & np.ones(samples, bool)
         return Posterior(getattr(self, part), seen)
+
+    def _variance(self, part: str, posterior: Posterior) -> np.ndarray:
+        """The variance [l,p] of a posterior, computed once for the samples that it sees."""
+        key = (part, posterior.seen.tobytes())
+        if key not in self._variances:
+            if len(self._variances) == KEPT_VARIANCES:
+                self._variances.clear()
+            self._variances[key] = posterior.variance()
+        return self._variances[key]
+
+    def _features(
+        self,
+        visible: int,
+        shared: Posterior,
+        mean: np.ndarray,
+        whole: np.ndarray,
+        rest: np.ndarray,
+    ) -> np.ndarray:
+        """What a record is known by (bands.features), from its mean beat [l,p] as it is seen and
+        with what is not seen of it filled in, and from how its complete beats differ [n,l,p]."""
+        samples, n = mean.shape[1], len(rest)
+        own = self._whole("change", visible, samples)
+        changes = own.distance(rest).sum() / (n - 1) if n > 1 else np.nan
+        place = whole[mask_leads(visible)].ravel() @ self._modes(visible, samples)
+        return features(np.array([shared.distance(mean[None])[0], changes]), place)
+
+    def _learn_widening(self, visible: int, samples: int) -> Widening | None:
+        """From the complete beats of the records held out, with these leads visible; None if too
+        few have these leads and others."""
+        shown = mask_leads(visible)
+        held = [
+            (x, there)
+            for _, x, there in self.held
+            if len(x) > 1 and there[shown].all() and there[~shown].any()
+        ]
+        if len(held) < FEWEST:
+            return None
+        shared, own = (self._whole(part, visible, samples) for part in ("common", "change"))
+        deviation = np.sqrt(self._variance("common", shared) + self._variance("change", own))
+        known, errors, hidden = [], [], []
+        for beats, there in held:
+            mean = beats.mean(0)
+            expected = shared.mean(mean[None])[0]
+            rest = beats - np.where(shown[:, None], mean, expected)
+            known.append(self._features(visible, shared, mean, mean, rest))
+            some = slice(None, HELD_BEATS)
+            found = expected + own.mean(rest[some])
+            errors.append((found - beats[some]) / np.maximum(deviation, 1e-6))
+            hidden.append(there & ~shown)
+        return learn_widening(np.stack(known), 2, errors, np.stack(hidden))
 
 
 def calibration_of(windows: Iterable[dict]) -> np.ndarray:
@@ -263,6 +367,26 @@ def _complete_beats(windows: Iterable[dict]) -> Iterator[tuple[str, np.ndarray, 
         if complete.any():
             beats = np.asarray(window["beats"], np.float32)[complete]
             yield window.get("patient_id", ""), beats, mask_leads(window["lead_mask"])
+
+
+def _hold_out(
+    records: Iterable[tuple[str, np.ndarray, np.ndarray]],
+    held: list[tuple[str, np.ndarray, np.ndarray]],
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The records without those of some patients, which go to `held`; if they are too few to learn
+    from, they come last instead."""
+    patients = set()
+    for record in records:
+        patient = record[0]
+        fresh = bool(patient) and len(held) < HELD and not fold_of(patient, HELD_FOLDS)
+        if fresh or patient in patients:
+            patients.add(patient)
+            held.append(record)
+        else:
+            yield record
+    if len(held) < FEWEST:
+        yield from held
+        held.clear()
 
 
 def _alike(covered: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

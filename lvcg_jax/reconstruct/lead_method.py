@@ -5,7 +5,7 @@ window['visible']. Axis letters: l lead, T sample.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,18 @@ class LeadMethod(Protocol):
 
     def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
         """All twelve leads [12,T] of each window from its visible ones, by name."""
+
+
+@runtime_checkable
+class LeadMethodWithBars(LeadMethod, Protocol):
+    """A LeadMethod that can also say how sure it is of every sample."""
+
+    def predict_with_bars(
+        self, windows: Sequence[dict]
+    ) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+        """What `predict` gives, of those names that it is known for, each with its standard
+        deviations [12,T] in the same unit, 0 in visible leads. LEVEL of the true samples
+        should lie within REACH of them (bands.py)."""
 
 
 def signal_of(window: dict) -> np.ndarray:

@@ -18,8 +18,8 @@
 
 What predicts in normalised units ('z') says nothing about a hidden lead's size where each lead has
 its own scale; what predicts in mV does. To add a method, write a class with the three members of
-LeadMethod (lead_method.py) and enter it in make_methods. Axis letters: g group, m packed slot,
-l lead, p sample in beat, T sample.
+LeadMethod (lead_method.py), and a fourth if it knows how sure it is, and enter it in make_methods.
+Axis letters: g group, m packed slot, l lead, p sample in beat, T sample.
 """
 
 import difflib

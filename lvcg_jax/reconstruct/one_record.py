@@ -5,14 +5,16 @@ Only the visible leads enter: beats are found with them alone, and limb leads th
 others by Einthoven's law are computed, exactly. What is left is derived by a method of methods.py.
 Where every lead is normalised by itself, a model knows the shape of a lead that it
 never saw, not its size: derived leads then get the median size of that lead in training records,
-and the output says so.
+and the output says so. A method that knows how sure it is gives a 90% band around derived leads;
+where their size is not known, the band allows for how much it differs among training records.
 """
 
 import argparse
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,11 +29,13 @@ from data_prep.formats.any_file import read_any
 from data_prep.formats.wfdb_files import quiet_wfdb
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
-from lvcg_jax.reconstruct.lead_method import LeadMethod, to_mv
+from lvcg_jax.reconstruct.bands import LEVEL, REACH
+from lvcg_jax.reconstruct.gaussian_beat import GaussianBeat
+from lvcg_jax.reconstruct.lead_method import LeadMethod, LeadMethodWithBars, to_mv
 from lvcg_jax.reconstruct.linear import FittedLeads
 from lvcg_jax.reconstruct.methods import check_methods, choose_eps, load_network, make_methods
 from lvcg_jax.reconstruct.scores import score_leads
-from lvcg_jax.reconstruct.views import Windows
+from lvcg_jax.reconstruct.views import Windows, bars_in_mv
 from lvcg_jax.text.tables import markdown_table
 
 
@@ -44,10 +48,20 @@ class Derived:
     recorded: np.ndarray  # bool [12]: visible in the file
     computed: np.ndarray  # bool [12]: by Einthoven's law
     rate: float
+    # method -> standard deviation of its leads [12,T] in mV, of methods that know it
+    deviation: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def derived(self) -> np.ndarray:
         return ~(self.recorded | self.computed)
+
+
+class LeadSizes(NamedTuple):
+    """Standard deviations of leads in training records."""
+
+    median: np.ndarray  # [12] mV
+    # [12] how much they differ: half of what holds two thirds of their logarithms; None: not known
+    spread: np.ndarray | None = None
 
 
 def derive(
@@ -55,10 +69,10 @@ def derive(
     visible: list[str],
     preprocess: Preprocess,
     methods: list[LeadMethod],
-    typical: np.ndarray | None,
+    typical: LeadSizes | None,
 ) -> tuple[Derived, list[str]]:
-    """Derives the leads that a record [T,c] does not show; `typical` [12] are the sizes of unseen
-    leads. Also notes."""
+    """Derives the leads that a record [T,c] does not show; `typical` are the sizes of unseen leads.
+    Also notes."""
     # windows of the visible leads alone, and of all leads of the file, to compare with
     names = [canonical(name) for name in record.leads]
     columns = [names.index(lead) for lead in visible]
@@ -70,6 +84,7 @@ def derive(
     found = {
         name: np.full((len(LEADS), end), np.nan) for method in methods for name in method.units
     }
+    deviations: dict[str, np.ndarray] = {}
     truth = np.full((len(LEADS), end), np.nan)
     there = np.zeros(len(LEADS), bool)
     notes = []
@@ -82,6 +97,17 @@ def derive(
         there |= present[:, 0]
         seen = to_mv(w.signal, window)
         for method in methods:
+            if isinstance(method, LeadMethodWithBars):
+                for name, (pair,) in method.predict_with_bars([window]).items():
+                    x, deviation = bars_in_mv(*pair, window, method.units[name])
+                    if method.units[name] == "z" and typical is not None:
+                        spread = 0.0 if typical.spread is None else typical.spread[:, None]
+                        # an error of the size multiplies the true lead, x and what is unsure of it
+                        deviation = np.hypot(deviation, spread * np.hypot(x, deviation))
+                    found[name][:, place] = np.where(present, seen, x)
+                    whole_length = deviations.setdefault(name, np.full_like(truth, np.nan))
+                    whole_length[:, place] = np.where(present, 0.0, deviation)
+                continue
             for name, (x,) in method.predict([window]).items():
                 found[name][:, place] = np.where(
                     present, seen, to_mv(x, window) if method.units[name] == "z" else x
@@ -98,16 +124,18 @@ def derive(
                 " the others are used."
             )
     recorded = np.isin(LEADS, visible) & there
-    return Derived(found, truth, recorded, there & ~recorded, preprocess.rate), notes
+    computed = there & ~recorded
+    return Derived(found, truth, recorded, computed, preprocess.rate, deviations), notes
 
 
-def _as_window(w: Window, record_id: str, typical: np.ndarray | None) -> dict:
+def _as_window(w: Window, record_id: str, typical: LeadSizes | None) -> dict:
     """A prepared window as methods take it, with a size for every lead that it does not have."""
     present = mask_leads(w.lead_mask)
     common = float(
         np.median(w.scale[present])
     )  # the one scale of the record, if all leads share it
-    scale = np.where(present, w.scale, common if typical is None else typical).astype(np.float32)
+    scale = np.where(present, w.scale, common if typical is None else typical.median)
+    scale = scale.astype(np.float32)
     names = ("beats", "start", "length", "complete", "lead_mask", "signal", "offset", "window")
     return {name: getattr(w, name) for name in names} | {
         "scale": scale,
@@ -118,32 +146,37 @@ def _as_window(w: Window, record_id: str, typical: np.ndarray | None) -> dict:
     }
 
 
-def typical_sizes(windows: Windows) -> np.ndarray:
-    """Median standard deviation in mV of each lead [12] over training records that have it."""
-    rows = [np.where(mask_leads(w["lead_mask"]), w["scale"], np.nan) for w in windows]
-    sizes = np.nanmedian(np.stack(rows), axis=0)
+def typical_sizes(windows: Windows) -> LeadSizes:
+    """Of training records, those that have a lead."""
+    rows = np.stack([np.where(mask_leads(w["lead_mask"]), w["scale"], np.nan) for w in windows])
+    sizes = np.nanmedian(rows, axis=0)
     if np.isnan(sizes).any():
         absent = ", ".join(np.array(LEADS)[np.isnan(sizes)])
         raise InputError(
             f"no training record has {absent}, so their usual size is not known: give other --data"
         )
-    return sizes
+    low, high = np.nanquantile(np.log(rows), [1 / 6, 5 / 6], axis=0)
+    return LeadSizes(sizes, (high - low) / 2)
 
 
-def packaged_sizes(model: LVCG) -> np.ndarray | None:
+def packaged_sizes(model: LVCG) -> LeadSizes | None:
     """What typical_sizes gave for the training records of packaged weights."""
     sizes = model.facts.get("lead_sizes_mv")
-    return None if sizes is None else np.array([sizes[lead] for lead in LEADS])
+    return None if sizes is None else LeadSizes(np.array([sizes[lead] for lead in LEADS]))
 
 
-def write_wfdb(path: Path, mv: np.ndarray, result: Derived, comments: list[str]) -> None:
-    """Twelve leads [12,T] as a WFDB record; leads that were not recorded are called '...
-    (derived)'."""
+def write_wfdb(path: Path, result: Derived, name: str, comments: list[str]) -> None:
+    """Twelve leads as a WFDB record, as the method `name` derived them; leads that were not
+    recorded are called '... (derived)'. Their standard deviations follow as '... (derived) sd'."""
     names = [
         lead if seen else f"{lead} (derived)"
         for lead, seen in zip(LEADS, result.recorded, strict=True)
     ]
-    count, rate = len(LEADS), result.rate
+    mv = result.mv[name]
+    if name in result.deviation:
+        names += [f"{names[i]} sd" for i in np.flatnonzero(result.derived)]
+        mv = np.concatenate([mv, result.deviation[name][result.derived]])
+    count, rate = len(names), result.rate
     with quiet_wfdb() as wfdb:
         wfdb.wrsamp(
             path.name,
@@ -173,11 +206,22 @@ def describe(result: Derived, name: str, size: str, preprocess: Preprocess, by: 
     ]
     if result.derived.any():
         lines.append(f"size of derived leads: {size}")
+    if result.derived.any() and name in result.deviation:
+        lines.append(band_words(result, name))
     return [
         *lines,
         f"all leads filtered {preprocess.band_low:g}-{preprocess.band_high:g} Hz at"
         f" {preprocess.rate:g} Hz",
     ]
+
+
+def band_words(result: Derived, name: str) -> str:
+    """What the band is, and how wide it is in this record."""
+    width = 2 * REACH * np.nanmean(result.deviation[name][result.derived])
+    return (
+        f"band of derived leads: expected to hold {100 * LEVEL:.0f}% of the true samples"
+        f" ({REACH:.3f} standard deviations to either side), {width:.2f} mV wide on average"
+    )
 
 
 COMPARED = ("lead", "r", "MAE mV")  # columns of hidden_scores
@@ -200,8 +244,16 @@ def hidden_scores(result: Derived, name: str) -> list[list[str]]:
 def compare(result: Derived, name: str) -> list[str]:
     """The lines of a table of hidden_scores; none if the file holds nothing to compare with."""
     rows = hidden_scores(result, name)
+    if not rows:
+        return []
     title = f"{name} against the hidden leads of the file:"
-    return ["", title, "", *markdown_table(COMPARED, rows)] if rows else []
+    lines = ["", title, "", *markdown_table(COMPARED, rows)]
+    if name in result.deviation:
+        error = np.abs(result.mv[name] - result.truth)[result.derived]
+        known = np.isfinite(error)
+        inside = (error <= REACH * result.deviation[name][result.derived])[known].mean()
+        lines.append(f"samples of these leads inside the band: {100 * inside:.1f}%")
+    return lines
 
 
 def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]]:
@@ -232,10 +284,10 @@ def learn(
     data: str,
     preprocess: Preprocess,
     records: int,
-    packaged: np.ndarray | None = None,
-) -> tuple[np.ndarray | None, str]:
-    """Fits methods that learn. Returns the usual size of each lead [12], if a method needs it, and
-    words on where the method `first` has its sizes from.
+    packaged: LeadSizes | None = None,
+) -> tuple[LeadSizes | None, str]:
+    """Fits methods that learn. Returns the usual size of each lead, if a method needs it, and words
+    on where the method `first` has its sizes from.
 
     `packaged` sizes come with packaged weights; they are used if nothing else needs training
     records.
@@ -245,7 +297,7 @@ def learn(
     words, typical = "as the method gives it, in mV", None
     if units[first] == "z":
         words = "that of the record, one scale for all leads"
-    fitted = any(isinstance(method, FittedLeads) for method in methods)
+    fitted = any(isinstance(method, (FittedLeads, GaussianBeat)) for method in methods)
     if needs_size and not fitted and packaged is not None:
         taken = "not known from this record; the median of the model's training records was taken"
         return packaged, taken if units[first] == "z" else words
@@ -311,13 +363,17 @@ def derive_record(args: argparse.Namespace) -> int:
         f"record {record.record_id}: from {', '.join(visible)}",
         f"size of derived leads: {size}",
     )
-    tracing = Tracing(result.truth, result.rate, overlays, hidden)
+    band = None
+    if first in result.deviation:
+        band = np.where(result.derived[:, None], REACH * result.deviation[first], np.nan)
+        caption += f"; {band_words(result, first)}"
+    tracing = Tracing(result.truth, result.rate, overlays, hidden, band=band)
     print(f"figure: {write_ecg(out / f'{safe}-derived.svg', tracing, title, caption)}")
     if args.write_wfdb:
         write_wfdb(
             out / f"{safe}_derived",
-            result.mv[first],
             result,
+            first,
             [f"source: {record.record_id}", *facts, *notes],
         )
         print(f"WFDB record: {out / f'{safe}_derived'}.hea")

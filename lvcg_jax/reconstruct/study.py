@@ -17,7 +17,9 @@ from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
 from lvcg_jax.data.entries import Entry, list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct import gaussian_beat
+from lvcg_jax.reconstruct.bands import REACH
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
+from lvcg_jax.reconstruct.coverage import BandCoverage, coverage_tables
 from lvcg_jax.reconstruct.figures import draw_lead_errors
 from lvcg_jax.reconstruct.methods import (
     METHODS,
@@ -34,6 +36,7 @@ from lvcg_jax.reconstruct.views import (
     Windows,
     calibrated,
     check_visible,
+    derive_bands,
     derive_rows,
     drawn_view,
     fixed_view,
@@ -65,16 +68,19 @@ def evaluate(
     train: Sequence[Entry] | None,
     done: Callable[[], object],
     beats: BeatErrors,
+    bands: BandCoverage,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Scores of the view's rows; with `train`, what is fitted is fitted on those of other folds
     than the row's."""
     if train is None:
+        bands.measure(sources, view.rows)
         return score_rows(sources, view.rows, done, beats.add)
     folds = np.array([fold_of(row.entry.patient_id, FOLDS) for row in view.rows])
     scores: dict[str, dict[str, np.ndarray]] = {}
     for fold in np.unique(folds):
         fit_without(sources, train, fold)
         chosen = np.flatnonzero(folds == fold)
+        bands.measure(sources, [view.rows[i] for i in chosen])
         for name, parts in score_rows(
             sources, [view.rows[i] for i in chosen], done, beats.add
         ).items():
@@ -87,7 +93,12 @@ def evaluate(
 
 
 def report(
-    view: View, scores: dict, units: dict[str, str], beats: BeatErrors, resamples: int
+    view: View,
+    scores: dict,
+    units: dict[str, str],
+    beats: BeatErrors,
+    bands: BandCoverage,
+    resamples: int,
 ) -> dict:
     """The results of one view as plain data; the first method is what the others are compared
     with."""
@@ -96,6 +107,8 @@ def report(
     methods = summarise(scores, patients, resamples, first)
     for name, found in beats.summary(resamples).items() if beats.patients else ():
         methods[name]["beats"] = found
+    for name, found in bands.summary(resamples).items():
+        methods[name]["bands"] = found
     return {
         "view": view.title,
         "records": len({row.entry.key for row in view.rows}),
@@ -132,6 +145,7 @@ def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
             lines += beat_error_table(
                 {name: found["beats"] for name, found in result["methods"].items()}
             )
+        lines += coverage_tables(result["methods"])
         lines += [f"- {note}" for note in result["notes"]]
         if result["failures"]:
             names = list_some(f"{f['record_id']} ({f['reason']})" for f in result["failures"])
@@ -144,7 +158,7 @@ def draw_examples(
     out: Path, view: View, scores: dict, sources: Sequence[Source], train: Sequence[Entry] | None
 ) -> list[Path]:
     """The best, the median and the worst row by R2 of the first method, on ECG paper: hidden leads
-    in grey, derived ones in colour over them."""
+    in grey, derived ones in colour over them, with their bands if the method knows them."""
     first = next(iter(scores))
     r2 = record_values(scores[first])["r2"]
     order = np.argsort(-r2, kind="stable")
@@ -155,11 +169,13 @@ def draw_examples(
         if train is not None:
             fit_without(sources, train, fold_of(row.entry.patient_id, FOLDS))
         ((_, truth, derived),) = derive_rows(sources, [row])
+        ((_, _, bars),) = derive_bands(sources, [row])
         present, hidden = mask_leads(row.entry.lead_mask), mask_leads(row.hidden)
         shown = ", ".join(np.array(LEADS)[mask_leads(row.visible)])
         over = {first: np.where(hidden[:, None], derived[first], np.nan)}
         mv = np.where(present[:, None], truth, np.nan)
-        tracing = Tracing(mv, row.entry.shards.preprocess.rate, over, hidden)
+        band = REACH * bars[first][1] if first in bars else None
+        tracing = Tracing(mv, row.entry.shards.preprocess.rate, over, hidden, band=band)
         title = f"record {row.entry.record_id}: from {shown}"
         caption = (
             f"{word} of {len(order)}: R2 {r2[place]:.2f};"
@@ -333,11 +349,12 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         if args.calibrate:
             calibrated(view)
         beats = BeatErrors(view.rows, args.morphology)
+        bands = BandCoverage(view.rows, args.bands)
         with progress_bar(total=len(view.rows), unit="rec", desc=view.name) as bar:
-            scores = evaluate(sources, view, train, bar.update, beats)
+            scores = evaluate(sources, view, train, bar.update, beats, bands)
         # as asked, others last
         scores = {name: scores[name] for name in dict.fromkeys((*names, *scores))}
-        results.append(report(view, scores, units, beats, args.resamples))
+        results.append(report(view, scores, units, beats, bands, args.resamples))
         if args.pictures:
             pictures.append(draw_lead_errors(out / f"{view.name}-leads.svg", results[-1]))
             pictures += draw_examples(out, view, scores, sources, train)

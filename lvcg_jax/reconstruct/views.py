@@ -18,7 +18,12 @@ from data_prep.ecg.signal import recover_limb_leads
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.reconstruct.gaussian_beat import calibration_of, can_calibrate
-from lvcg_jax.reconstruct.lead_method import LeadMethod, signal_of, to_mv
+from lvcg_jax.reconstruct.lead_method import (
+    LeadMethod,
+    LeadMethodWithBars,
+    signal_of,
+    to_mv,
+)
 from lvcg_jax.reconstruct.scores import score_leads
 
 CHUNK = 256  # rows read and derived at a time
@@ -206,6 +211,37 @@ def derive_rows(
                         derived[i][name] = to_mv(x, window) if method.units[name] == "z" else x
         for row, window, leads in zip(some, windows, derived, strict=True):
             yield row, to_mv(window["signal"], window), leads
+
+
+def derive_bands(
+    sources: Sequence[Source], rows: Sequence[Row], chunk: int = CHUNK
+) -> Iterator[tuple[Row, dict, dict[str, tuple[np.ndarray, np.ndarray]]]]:
+    """For each row in order: the row, its window, and all leads with their standard deviations, in
+    mV, by each method that knows them."""
+    for first in range(0, len(rows), chunk):
+        some = rows[first : first + chunk]
+        windows = _with_signal([row.entry for row in some], some)
+        found: list[dict[str, tuple[np.ndarray, np.ndarray]]] = [{} for _ in some]
+        for source in sources:
+            mine = windows
+            if source.entries is not None:
+                mine = _with_signal([source.entries[row.entry.key] for row in some], some)
+            for method in source.methods:
+                if not isinstance(method, LeadMethodWithBars):
+                    continue
+                for name, pairs in method.predict_with_bars(mine).items():
+                    for i, (window, pair) in enumerate(zip(mine, pairs, strict=True)):
+                        found[i][name] = bars_in_mv(*pair, window, method.units[name])
+        yield from zip(some, windows, found, strict=True)
+
+
+def bars_in_mv(
+    x: np.ndarray, deviation: np.ndarray, window: dict, unit: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Leads and their standard deviations [12,T] in mV, from a method's unit."""
+    if unit == "mV":
+        return x, deviation
+    return to_mv(x, window), deviation * window["scale"][:, None]
 
 
 def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:

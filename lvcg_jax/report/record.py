@@ -25,6 +25,7 @@ from lvcg_jax.reconstruct.methods import make_methods
 from lvcg_jax.reconstruct.one_record import (
     COMPARED,
     Derived,
+    LeadSizes,
     derive,
     hidden_scores,
     learn,
@@ -123,8 +124,8 @@ def open_study(options: Options, reference: Table | None) -> Study:
     return Study(record, seconds, whole, view, loop, model, embedding, derived, words, notes)
 
 
-def _sizes(options: Options, model: LVCG, methods: list) -> tuple[np.ndarray | None, str]:
-    """Usual sizes of unseen leads [12], from training records where these are at hand, and words on
+def _sizes(options: Options, model: LVCG, methods: list) -> tuple[LeadSizes | None, str]:
+    """Usual sizes of unseen leads, from training records where these are at hand, and words on
     where from."""
     data = str(options.data or model.config.data.dir or Path(options.checkpoint) / "data")
     packaged = None if options.data else packaged_sizes(model)

@@ -69,6 +69,23 @@ def test_derived_and_missing_leads_are_seen(tmp_path):
     assert names == [lead for column in ecg_paper.COLUMNS for lead in column] + ["I"]  # the rhythm
 
 
+def test_a_band_is_drawn_under_its_trace_and_at_its_scale(tmp_path):
+    derived = np.where(np.arange(12)[:, None] > 2, ecg(), np.nan)
+    band = np.full_like(derived, 0.2)
+    band[4] = np.nan  # no band in aVL
+    tracing = Tracing(ecg(), 100, {"one": derived}, band=band)
+    root = read_picture(write_ecg(tmp_path / "band.svg", tracing, ""))
+    areas = of_class(root, "band")
+    assert len(areas) == 8 and "90% band" in words_of(root)
+    _, steps = re.fullmatch(r"M([-\d ]+)l([-\d ]+)z", areas[0].get("d")).groups()
+    moves = np.array(steps.split(), int).reshape(-1, 2).cumsum(0)
+    assert moves[-1, 0] == 0 and moves[-1, 1] == -400  # back at the start, 0.4 mV above it
+    order = [e.get("class") for e in root.iter() if e.get("class")]
+    assert order.index("band") < order.index("trace derived")
+    with pytest.raises(InputError, match="a band needs derived leads"):
+        Tracing(ecg(), 100, band=band)
+
+
 def test_short_long_empty_and_tall_records_are_drawn(tmp_path):
     width = {}
     for seconds in (4, 10, 30):

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from data_prep.base.errors import InputError
+from data_prep.base.lottery import fold_of
 from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.ecg.segment import stitch_beats
-from lvcg_jax.reconstruct import gaussian_beat
+from lvcg_jax.reconstruct import bands, gaussian_beat
 from lvcg_jax.reconstruct.gaussian_beat import (
     NAME,
     GaussianBeat,
@@ -43,6 +44,7 @@ def make_window(rng, maps, beats=6, there=4095, patient=None):
         "complete": complete,
         "num_samples": int(length.sum()),
         "lead_mask": there,
+        "patient_id": str(rng.integers(10**9)),
         "visible": SHOWN,
         "scale": np.linspace(0.5, 2.0, 12).astype(np.float32),
         "offset": np.zeros(12, np.float32),
@@ -95,6 +97,10 @@ def test_hidden_leads_are_derived_and_cannot_be_seen(fitted, maps):
         beats[:, hidden], signal[hidden] = 99.0, 99.0
         spoilt.append(window | {"beats": beats, "signal": signal})
     np.testing.assert_array_equal(np.stack(fitted.predict(spoilt)[NAME]), np.stack(found))
+    for one, two in zip(
+        *(fitted.predict_with_bars(x)[NAME] for x in (windows, spoilt)), strict=True
+    ):
+        np.testing.assert_array_equal(one, two)
     shown = ~hidden
     np.testing.assert_array_equal(np.stack(found)[:, shown], truth[:, shown].astype(np.float32))
 
@@ -110,6 +116,65 @@ def test_ninety_per_cent_bands_hold_ninety_per_cent(fitted, maps):
         z = (window["signal"] - signal)[hidden, whole] / deviation[hidden, whole]
         inside.append((np.abs(z) < 1.645).mean())
     assert 0.85 < np.mean(inside) < 0.97, np.mean(inside)
+
+
+def test_a_record_unlike_the_training_records_gets_a_wider_band(maps):
+    """Records of all sizes: errors grow with the size, which the visible leads show."""
+    rng, method = np.random.default_rng(8), GaussianBeat()
+
+    def sized(size):
+        window = make_window(rng, maps)
+        return window | {name: size * window[name] for name in ("beats", "signal")}
+
+    method.fit([sized(np.exp(0.7 * rng.normal())) for _ in range(600)])
+    assert len(method.held) > 20
+    usual, outlier = (
+        np.mean([method.derive(sized(size), bars=True)[1].mean() for _ in range(20)])
+        for size in (1.0, 6.0)
+    )
+    assert outlier > 2 * usual
+    coverage = []
+    for _ in range(100):
+        window = sized(np.exp(0.7 * rng.normal()))
+        signal, deviation = method.derive(window, bars=True)
+        hidden, whole = deviation.max(1) > 0, slice(0, window["start"][-1])
+        off = np.abs(window["signal"] - signal)[hidden, whole]
+        coverage.append((off < bands.REACH * deviation[hidden, whole]).mean())
+    assert 0.87 < np.mean(coverage) < 0.93, np.mean(coverage)
+
+
+def test_the_patients_held_out_for_the_bands_are_in_no_covariance(maps):
+    rng, method = np.random.default_rng(9), GaussianBeat()
+    windows = [make_window(rng, maps) for _ in range(400)]
+    held = [w for w in windows if not fold_of(w["patient_id"], gaussian_beat.HELD_FOLDS)]
+    method.fit(windows)
+    common, assert_same = method.common.covariance, np.testing.assert_array_equal
+    assert len(method.held) == len(held) > 20
+    for window in held:
+        window["beats"] = 9 * window["beats"]
+    method.fit(windows)
+    assert_same(method.common.covariance, common)
+    # too few to learn from: nobody is held out
+    method.fit(windows[:50])
+    assert not method.held
+    assert np.isfinite(method.predict_with_bars(windows[:1])[NAME][0][1]).all()
+
+
+def test_the_factors_of_a_band_are_quantiles_given_what_a_record_is_known_by():
+    rng = np.random.default_rng(10)
+    far, hidden = rng.normal(size=(400, 1)), np.tile([True, True, False], (400, 1))
+    sizes = np.exp(0.5 * far[:, 0])
+    errors = [s * np.array([1.0, 3.0, 0])[:, None] * rng.normal(size=(5, 3, 8)) for s in sizes]
+    found = bands.learn_widening(far, 1, errors, hidden)
+    middle = found.of_record(np.array([0.0]))
+    np.testing.assert_allclose(middle * found.sample[:2].mean(1), [1.0, 3.0], rtol=0.05)
+    assert (found.sample[2] == 1).all()
+    ratio = found.of_record(np.array([1.0])) / middle
+    assert ratio == pytest.approx(np.exp(0.5), rel=0.05)
+    assert found.of_record(np.array([np.nan])) == 1
+    assert found.of_record(np.array([-99.0])) == pytest.approx(np.exp(found.least))
+    # errors that shrink with the distance narrow no band
+    assert not bands.learn_widening(-far, 1, errors, hidden).weight.any()
 
 
 def test_partial_slots_lie_in_their_place_and_come_back():

@@ -22,6 +22,7 @@ from lvcg_jax.data.packing import record_batch
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
 from lvcg_jax.reconstruct import study
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
+from lvcg_jax.reconstruct.coverage import BandCoverage, coverage_tables
 from lvcg_jax.reconstruct.lead_method import signal_of
 from lvcg_jax.reconstruct.linear import regression_matrix
 from lvcg_jax.reconstruct.methods import METHODS, NO_NETWORK, SOURCES, make_methods
@@ -243,7 +244,12 @@ def test_with_all_splits_nothing_is_fitted_on_the_patient_it_is_judged_on(shards
 
     view = fixed_view(entries, ["I", "II"], A, 1e-4)
     scores = study.evaluate(
-        [Source([Spy()])], view, entries, lambda: None, BeatErrors(view.rows, 0)
+        [Source([Spy()])],
+        view,
+        entries,
+        lambda: None,
+        BeatErrors(view.rows, 0),
+        BandCoverage(view.rows, 0),
     )
     assert not any(known for known, *_ in seen) and len(seen) == len(entries)
     assert scores["spy"]["mse"].shape == (len(entries), 12)
@@ -278,9 +284,14 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(
             view["methods"]["zero"]["beats"]["missed"]["mean"] == 1
             and "beats" in view["methods"]["lvcg"]
         )
+        bands = view["methods"]["gaussian beat"]["bands"]
+        assert "bands" not in view["methods"]["lvcg"] and bands["rows"] == 10
+        assert 0 < bands["overall"]["mean"] <= 1 and bands["width"]["mean"] > 0
+        assert set(bands["per_wave"]) == {"P", "QRS", "ST", "T"} and bands["per_class"]
     assert set(results["views"][0]["methods"]["lvcg"]["per_lead"]) == set(LEADS) - {"I", "II"}
     text = (out / "table.md").read_text()
     assert {row[0] for row in rows_of(text)} == {"method", *names}
+    assert "inside the 90% band" in text
     assert (
         "front-back" in text
         and "amplifies by up to" in text
@@ -318,6 +329,40 @@ def test_beats_of_the_truth_itself_are_measured_without_error_and_those_of_nothi
     assert found["nothing"]["missed"]["mean"] == 1 and np.isnan(found["nothing"]["qrs_ms"]["mean"])
     truth, nothing = rows_of("\n".join(beat_error_table(found)))[1:]
     assert truth[2] == "0.0 [0.0, 0.0]" and nothing[2] == "-"
+
+
+def test_a_band_is_judged_on_what_is_derived_by_wave_and_by_diagnosis(entries):
+    class Sure:
+        """The truth plus an error of 1 with a deviation that allows for it, except in V1."""
+
+        units = {"sure": "z"}  # noqa: RUF012
+
+        def fit(self, windows):
+            pass
+
+        def predict(self, windows):
+            return {"sure": [signal_of(w) + 1 for w in windows]}
+
+        def predict_with_bars(self, windows):
+            narrow = np.where(np.array(LEADS) == "V1", 0.5, 1.0)[:, None]
+            return {"sure": [(x, narrow * np.ones_like(x)) for x in self.predict(windows)["sure"]]}
+
+    view = fixed_view(entries[:4], ["I", "II"], A, 1e-4)
+    coverage = BandCoverage(view.rows, 3)
+    coverage.measure([Source([Sure()])], view.rows)
+    found = coverage.summary(20)["sure"]
+    assert found["rows"] == 3 and found["overall"]["mean"] == pytest.approx(5 / 6)
+    inside = {lead: summary["mean"] for lead, summary in found["per_lead"].items()}
+    assert inside == {f"V{i}": float(i > 1) for i in range(1, 7)}  # limb leads were computed
+    assert all(wave["mean"] == pytest.approx(5 / 6) for wave in found["per_wave"].values())
+    assert found["width"]["mean"] == pytest.approx(2 * 1.6449 * 5.5 / 6, rel=0.02)
+    labels = [set(some[found["task"]]) for some in coverage.labels]
+    assert set(found["per_class"]) == set.union(*labels)
+    for name, of in found["per_class"].items():
+        assert of["rows"] == sum(name in some for some in labels)
+    lines = rows_of("\n".join(coverage_tables({"sure": {"bands": found}, "other": {}})))
+    assert [row[0] for row in lines] == ["method", "sure"] * 3
+    assert lines[1][1].startswith("83.3 [")
 
 
 def test_a_stored_signal_is_the_truth(raw_corpus, tmp_path):
@@ -381,6 +426,21 @@ def test_one_record_becomes_a_wfdb_record_with_derived_leads_marked(
     assert command(*where, "--visible=V2,I,II") == 0
     again = read_wfdb_record(str(tmp_path / "spoiled_derived"))
     np.testing.assert_array_equal(again.signal, written.signal)
+
+
+def test_one_record_comes_with_its_band(shards_dir, raw_corpus, tmp_path, capsys):
+    path, _ = one_record(raw_corpus)
+    where = [f"--data={shards_dir}", f"--record={path}", f"--out={tmp_path}", "--write_wfdb"]
+    assert command(*where, "--visible=V2,I,II", "--methods=gaussian beat,regression") == 0
+    said = capsys.readouterr().out
+    assert "expected to hold 90% of the true samples" in said and "inside the band" in said
+    (header,) = tmp_path.glob("*_derived.hea")
+    written = read_wfdb_record(str(header)[:-4])
+    derived = [f"V{i}" for i in (1, 3, 4, 5, 6)]
+    assert written.names[12:] == [f"{lead} (derived) sd" for lead in derived]
+    assert (written.signal[:, 12:] > 0).mean() > 0.99
+    drawn = read_picture(next(tmp_path.glob("*.svg")))
+    assert len(of_class(drawn, "band")) == 5 and "90% band" in words_of(drawn)
 
 
 def test_a_flat_or_absent_visible_lead_of_one_record_is_named_and_the_others_go_on(

@@ -1,0 +1,168 @@
+"""Do the bands of derived leads hold what they promise? The share of true samples inside the 90%
+band, over all, by lead, by wave and by diagnosis, with intervals over patients; and the width of
+the band, without which a share says little.
+
+Only hidden leads that the record has are counted, without limb leads that are computed. A record's
+value is the mean over these leads; widths are in standard deviations of the true lead. ST is here
+the first 80 ms after the QRS, T what follows up to its end.
+
+Axis letters: k row (one view of one record), l lead, T sample.
+"""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from data_prep.base.lottery import ticket
+from data_prep.ecg.delineate import delineate
+from data_prep.ecg.leads import LEADS, mask_leads
+from lvcg_jax.reconstruct.bands import LEVEL, REACH
+from lvcg_jax.reconstruct.lead_method import LeadMethodWithBars, to_mv
+from lvcg_jax.reconstruct.views import Row, Source, derive_bands
+from lvcg_jax.stats.bootstrap import PatientBootstrap
+from lvcg_jax.text.tables import markdown_table, points, with_interval
+
+WAVES = ("P", "QRS", "ST", "T")
+ST_SECONDS = 0.08  # after the end of the QRS
+
+
+class BandCoverage:
+    """Collects the coverage of rows, of many rows `limit` drawn by record."""
+
+    def __init__(self, rows: Sequence[Row], limit: int):
+        ordered = sorted(rows, key=lambda row: ticket(f"{row.entry.record_id} {row.entry.window}"))
+        self.chosen = {id(row) for row in ordered[:limit]}
+        self.patients: list[str] = []
+        self.labels: list[dict[str, list[str]]] = []
+        self.task = ""  # the first of the data set
+        self.values: dict[str, dict[str, list[float]]] = {}  # method -> part -> a value per row
+
+    def measure(self, sources: Sequence[Source], rows: Sequence[Row]) -> None:
+        """Derives those of the rows that were drawn, by every method that has bands."""
+        able = [
+            Source(some, source.entries)
+            for source in sources
+            if (some := [m for m in source.methods if isinstance(m, LeadMethodWithBars)])
+        ]
+        rows = [row for row in rows if able and id(row) in self.chosen]
+        for row, window, found in derive_bands(able, rows):
+            truth = to_mv(window["signal"], window)
+            hidden = mask_leads(row.hidden & ~window["visible"])  # without computed limb leads
+            if not hidden.any():
+                continue
+            self.task = self.task or next(iter(row.entry.shards.metadata.get("tasks", ())), "")
+            self.patients.append(row.entry.patient_id)
+            self.labels.append(json.loads(window["labels"]))
+            waves = wave_masks(window, truth, row.entry.shards.preprocess.rate)
+            for name, (leads, deviation) in found.items():
+                parts = self.values.setdefault(name, {})
+                for part, value in _coverage(truth, leads, deviation, hidden, waves).items():
+                    parts.setdefault(part, []).append(value)
+
+    def summary(self, resamples: int) -> dict[str, dict]:
+        """{method: coverage and width over all, by lead, by wave, by class of the first task}."""
+        if not self.values:
+            return {}
+        bootstrap = PatientBootstrap(self.patients, resamples)
+        given = [labels.get(self.task, ()) for labels in self.labels]
+        result = {}
+        for name, columns in self.values.items():
+            values = {part: np.array(column) for part, column in columns.items()}
+            found = {
+                "level": LEVEL,
+                "rows": len(self.patients),
+                "overall": bootstrap.summary(values["inside"]),
+                "width": bootstrap.summary(values["width"]),
+                "task": self.task,
+            }
+            for part, keys in (("per_wave", WAVES), ("per_lead", LEADS)):
+                there = [key for key in keys if np.isfinite(values[key]).any()]
+                found[part] = {key: bootstrap.summary(values[key]) for key in there}
+            found["per_class"] = {}
+            for label in sorted({label for some in given for label in some}):
+                having = np.array([label in some for some in given])
+                found["per_class"][label] = {"rows": int(having.sum())} | {
+                    part: bootstrap.summary(np.where(having, values[part], np.nan))
+                    for part in ("inside", "width")
+                }
+            result[name] = found
+        return result
+
+
+def wave_masks(window: dict, truth: np.ndarray, rate: float) -> dict[str, np.ndarray]:
+    """Which samples [T] of the true leads [12,T] belong to each of WAVES."""
+    start, complete = np.asarray(window["start"]), np.asarray(window["complete"], bool)
+    r_peaks = start if complete[0] else start[1:]  # a slot begins at an R peak, or the record does
+    waves = delineate(truth, rate, mask_leads(window["lead_mask"]), r_peaks)
+    after = waves.qrs_offset + ST_SECONDS * rate
+    bounds = {
+        "P": (waves.p_onset, waves.p_offset),
+        "QRS": (waves.qrs_onset, waves.qrs_offset),
+        "ST": (waves.qrs_offset, after),
+        "T": (after, waves.t_offset),
+    }
+    at = np.arange(truth.shape[1])[:, None]
+    return {name: ((at >= a) & (at < b)).any(1) for name, (a, b) in bounds.items()}
+
+
+def _coverage(
+    truth: np.ndarray,
+    leads: np.ndarray,
+    deviation: np.ndarray,
+    hidden: np.ndarray,
+    waves: dict[str, np.ndarray],
+) -> dict[str, float]:
+    """The values of one row from signals [12,T] in mV; NaN for what it does not have."""
+    inside = np.abs(leads - truth) <= REACH * deviation
+    width = 2 * REACH * deviation.mean(1) / np.maximum(truth.std(1), 1e-9)
+    values = {"inside": inside[hidden].mean(), "width": width[hidden].mean()}
+    for lead, known, row in zip(LEADS, hidden, inside, strict=True):
+        values[lead] = row.mean() if known else np.nan
+    for wave, mask in waves.items():
+        values[wave] = inside[hidden][:, mask].mean() if mask.any() else np.nan
+    return {part: float(value) for part, value in values.items()}
+
+
+def coverage_tables(methods: dict[str, dict]) -> list[str]:
+    """Of the methods that have bands: over all and by wave, by lead, and by class with widths."""
+    banded = {name: found["bands"] for name, found in methods.items() if "bands" in found}
+    if not banded:
+        return []
+    some = next(iter(banded.values()))
+    title = (
+        f"Share of true samples inside the {100 * LEVEL:.0f}% band, in percent, and mean width of"
+        f" the band in standard deviations of the lead, {some['rows']} rows:"
+    )
+    rows = [
+        [
+            name,
+            _percent(found["overall"]),
+            with_interval(found["width"], digits=2),
+            *(_percent(found["per_wave"].get(wave)) for wave in WAVES),
+        ]
+        for name, found in banded.items()
+    ]
+    lines = [title, "", *markdown_table(["method", "inside", "width", *WAVES], rows)]
+    leads = [lead for lead in LEADS if lead in some["per_lead"]]
+    rows = [[n, *(_percent(f["per_lead"].get(lead)) for lead in leads)] for n, f in banded.items()]
+    lines += ["By hidden lead:", "", *markdown_table(["method", *leads], rows)]
+    if some["per_class"]:
+        heads = [f"{label} ({found['rows']})" for label, found in some["per_class"].items()]
+        rows = [
+            [
+                name,
+                *(
+                    f"{_percent(of['inside'])}, width {of['width']['mean']:.2f}"
+                    for of in found["per_class"].values()
+                ),
+            ]
+            for name, found in banded.items()
+        ]
+        lines += [f"By class of the task {some['task']} (rows), a row in each of its classes:", ""]
+        lines += markdown_table(["method", *heads], rows)
+    return lines
+
+
+def _percent(found: dict[str, float] | None) -> str:
+    return "-" if found is None else points(found["mean"], found["low"], found["high"])
