@@ -112,7 +112,8 @@ class Network(nn.Module):
     >>> (window,) = corpus_windows(corpus, Preprocess(), failures=[])
     >>> batch = record_batch(window, capacity=20)
     >>> network = Network()
-    >>> variables = network.init(jax.random.key(0), batch, batch["lead_mask"], None, 20)
+    >>> init = jax.jit(network.init, static_argnums=4)
+    >>> variables = init(jax.random.key(0), batch, batch["lead_mask"], None, 20)
     >>> parts = network.apply(variables, batch, batch["lead_mask"], 20, method="embed")
     >>> {name: parts[name].shape for name in ("structure", "dynamics", "rhythm")}
     {'structure': (1, 1, 256), 'dynamics': (1, 1, 256), 'rhythm': (1, 1, 128)}
