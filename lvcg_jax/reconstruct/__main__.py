@@ -93,7 +93,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         "--bands",
         type=natural_int,
         default=300,
-        help="views on which the 90% bands of methods that have them are checked (default 300;"
+        help="views on which the 90%% bands of methods that have them are checked (default 300;"
         " 0: none)",
     )
     add("--no_pictures", dest="pictures", action="store_false", help="draw nothing")

@@ -143,6 +143,7 @@ def test_what_is_an_error_of_storage():
 
 
 def test_only_what_orbax_raises_as_well_is_kept_from_the_log(run, caplog):
+    caplog.set_level(logging.WARNING, logger="absl")
     Checkpoints(run).close()
     absl = logging.getLogger("absl")
     absl.warning("a warning of Orbax or of anybody")
