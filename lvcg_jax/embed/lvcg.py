@@ -228,7 +228,7 @@ class LVCG:
           shards: the training split.
 
         Returns:
-          Another model. Leads derived from a few visible ones are better with the first.
+          Another model. What that does to leads derived from a few visible ones was not measured.
 
         Raises:
           InputError: the model has no batch norm, or the shards have another preprocessing.

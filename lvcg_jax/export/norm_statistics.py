@@ -4,8 +4,8 @@
 
 Training shows a few leads of each record, and the statistics that it leaves are of such views; an
 embedding sees all leads. Writes a run directory with the same weights and the new statistics, which
-every command takes as --checkpoint. Leads that are derived from a few visible ones are better with
-the old ones.
+every command takes as --checkpoint. What that does to leads derived from a few visible ones was not
+measured.
 """
 
 from pathlib import Path

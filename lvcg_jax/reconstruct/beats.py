@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_prep.base.lottery import ticket
 from data_prep.ecg.leads import mask_leads
 from data_prep.ecg.morphology import MEASURES, compare_morphology
-from lvcg_jax.reconstruct.views import Row
+from lvcg_jax.reconstruct.views import Row, draw_rows
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.text.tables import markdown_table, with_interval
 
@@ -30,8 +29,7 @@ class BeatErrors:
     """Collects the errors of rows as they are derived; of many rows, `limit` drawn by record."""
 
     def __init__(self, rows: Sequence[Row], limit: int):
-        ordered = sorted(rows, key=lambda row: ticket(f"{row.entry.record_id} {row.entry.window}"))
-        self.chosen = {id(row) for row in ordered[:limit]}
+        self.chosen = draw_rows(rows, limit)
         self.patients: list[str] = []
         self.values: dict[str, dict[str, list[float]]] = {}  # method -> measure -> a value per row
 

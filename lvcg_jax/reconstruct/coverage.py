@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_prep.base.lottery import ticket
+from data_prep.dataset.look import r_peaks
 from data_prep.ecg.delineate import delineate
 from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.reconstruct.bands import LEVEL, REACH
 from lvcg_jax.reconstruct.lead_method import LeadMethodWithBars, to_mv
-from lvcg_jax.reconstruct.views import Row, Source, derive_bands
+from lvcg_jax.reconstruct.views import Row, Source, derive_bands, draw_rows
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.text.tables import markdown_table, points, with_interval
 
@@ -31,8 +31,7 @@ class BandCoverage:
     """Collects the coverage of rows, of many rows `limit` drawn by record."""
 
     def __init__(self, rows: Sequence[Row], limit: int):
-        ordered = sorted(rows, key=lambda row: ticket(f"{row.entry.record_id} {row.entry.window}"))
-        self.chosen = {id(row) for row in ordered[:limit]}
+        self.chosen = draw_rows(rows, limit)
         self.patients: list[str] = []
         self.labels: list[dict[str, list[str]]] = []
         self.task = ""  # the first of the data set
@@ -92,9 +91,7 @@ class BandCoverage:
 
 def wave_masks(window: dict, truth: np.ndarray, rate: float) -> dict[str, np.ndarray]:
     """Which samples [T] of the true leads [12,T] belong to each of WAVES."""
-    start, complete = np.asarray(window["start"]), np.asarray(window["complete"], bool)
-    r_peaks = start if complete[0] else start[1:]  # a slot begins at an R peak, or the record does
-    waves = delineate(truth, rate, mask_leads(window["lead_mask"]), r_peaks)
+    waves = delineate(truth, rate, mask_leads(window["lead_mask"]), r_peaks(window))
     after = waves.qrs_offset + ST_SECONDS * rate
     bounds = {
         "P": (waves.p_onset, waves.p_offset),

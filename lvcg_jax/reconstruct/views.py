@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.lottery import ticket
 from data_prep.base.words import list_some
 from data_prep.ecg.geometry import describe_view, training_subsets
 from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
@@ -197,9 +198,7 @@ def derive_rows(
         windows = _with_signal([row.entry for row in some], some)
         derived: list[dict[str, np.ndarray]] = [{} for _ in some]
         for source in sources:
-            mine = windows
-            if source.entries is not None:
-                mine = _with_signal([source.entries[row.entry.key] for row in some], some)
+            mine = _as_source_reads(source, some, windows)
             for method in source.methods:
                 for name, signals in method.predict(mine).items():
                     for i, (window, x) in enumerate(zip(mine, signals, strict=True)):
@@ -223,9 +222,7 @@ def derive_bands(
         windows = _with_signal([row.entry for row in some], some)
         found: list[dict[str, tuple[np.ndarray, np.ndarray]]] = [{} for _ in some]
         for source in sources:
-            mine = windows
-            if source.entries is not None:
-                mine = _with_signal([source.entries[row.entry.key] for row in some], some)
+            mine = _as_source_reads(source, some, windows)
             for method in source.methods:
                 if not isinstance(method, LeadMethodWithBars):
                     continue
@@ -242,6 +239,19 @@ def bars_in_mv(
     if unit == "mV":
         return x, deviation
     return to_mv(x, window), deviation * window["scale"][:, None]
+
+
+def _as_source_reads(source: Source, rows: Sequence[Row], windows: list[dict]) -> list[dict]:
+    """The rows' windows from the source's own shards, or these if it has none."""
+    if source.entries is None:
+        return windows
+    return _with_signal([source.entries[row.entry.key] for row in rows], rows)
+
+
+def draw_rows(rows: Sequence[Row], limit: int) -> set[int]:
+    """The ids of at most `limit` rows, drawn by record and window: for what is too slow for all."""
+    ordered = sorted(rows, key=lambda row: ticket(f"{row.entry.record_id} {row.entry.window}"))
+    return {id(row) for row in ordered[:limit]}
 
 
 def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:
