@@ -12,8 +12,7 @@ from data_prep.formats.tables import read_csv
 TABLE = "ConditionNames_SNOMED-CT.csv"
 CHAPMAN_LAST = 10646  # JS00001 to JS10646 are Chapman and Shaoxing; Ningbo follows
 # The eleven rhythms of the Chapman part, by code. The headers use other codes for AVNRT and SAAWR
-# than the set's own table does; these are those of the PhysioNet Challenge 2021, which counts 16
-# and 7 of them, as the paper of Zheng et al. (2020) does.
+# than the set's own table does; these are those of the PhysioNet Challenge 2021.
 RHYTHMS = {
     "426177001": "SB",
     "426783006": "SR",
