@@ -84,8 +84,9 @@ def paper() -> ConfigDict:
     # what the GRU reads at each beat: its own token, or the 'encoded' one
     c.model.dynamics_input = "predicted"
     # open: the beat that the GRU starts from: the first 'complete' one after slot 0; 'first': slot
-    # 0, the piece before the first R peak. A record without a complete beat starts at slot 0. The
-    # start of dynamics='zero' is slot 1 in any case
+    # 0, the piece before the first R peak; 'each' (ours): the first complete one, and the embedding
+    # is the mean over starts at each of them. A record without a complete beat starts at slot 0.
+    # The start of dynamics='zero' is slot 1 in any case
     c.model.dynamics_start = "complete"
     c.model.dynamics_layers = 1  # open; dropout between layers
     # open: over a record's own beats; 'batch': over as many as the longest of the batch has
@@ -225,6 +226,7 @@ def best() -> ConfigDict:
     c.preprocess.peaks = "vcg"  # lead II misses beats in one record of ten
     # with the paper's 1e-4 a few nearly degenerate views carry the whole loss
     c.geometry.eps = 1e-2
+    c.model.dynamics_start = "each"  # one beat more or less at the start moves no embedding
     c.model.lead_sizes = True
     c.model.rhythm_max_rr = 0.0  # these peaks miss next to no beat: a long interval is a pause
     # trains the rhythm encoder, which the printed objective does not reach

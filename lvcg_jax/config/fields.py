@@ -44,7 +44,7 @@ CHOICES = {
     "model.decoder_passes": ("one", "apart"),
     "model.dynamics": ("learned", "zero", "none"),
     "model.dynamics_input": ("predicted", "encoded"),
-    "model.dynamics_start": ("complete", "first"),
+    "model.dynamics_start": ("complete", "first", "each"),
     "model.unroll": ("record", "batch"),
     "model.rhythm_intervals": ("complete", "all"),
     "model.rhythm_unit": ("seconds", "samples"),
@@ -89,8 +89,9 @@ def check_choices(config: ConfigDict) -> None:
             )
     model, loss = config.model, config.loss
     check_statistics(model.structure)
-    if model.dynamics_input == "encoded" and model.dynamics != "learned":
-        raise InputError("model.dynamics_input='encoded' needs model.dynamics='learned'")
+    for field, word in (("dynamics_input", "encoded"), ("dynamics_start", "each")):
+        if model[field] == word and model.dynamics != "learned":
+            raise InputError(f"model.{field}='{word}' needs model.dynamics='learned'")
     if loss.ecg_source != "predicted" and (loss.vcg_source != "encoded" or model.stitch):
         raise InputError(
             f"loss.ecg_source='{loss.ecg_source}' needs loss.vcg_source='encoded' and no"

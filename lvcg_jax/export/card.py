@@ -250,8 +250,11 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         f" {loss.reduction} over elements",
         "encoder": f"stem {m.stem_features}, stages {list(m.stage_features)}, blocks"
         f" {list(m.stage_blocks)}, kernel {m.encoder_width}, {m.norm} norm, dropout {m.dropout:g}",
-        "temporal module": "starts at the first "
-        + {"complete": "complete beat", "first": "slot"}[m.dynamics_start],
+        "temporal module": {
+            "complete": "starts at the first complete beat",
+            "first": "starts at the first slot",
+            "each": "starts at the first complete beat, for the embedding at each of them",
+        }[m.dynamics_start],
         "optimiser": f"AdamW, learning rate {o.learning_rate:g} ({o.schedule}, warm-up"
         f" {o.warmup_steps}), weight decay {o.weight_decay:g}, clip {o.clip_norm:g}",
         "batch": f"{config.data.batch_size} records",

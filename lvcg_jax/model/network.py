@@ -45,6 +45,7 @@ from lvcg_jax.model.views import visible_leads
 
 Batch = Mapping[str, jax.Array]
 PARTS = ("structure", "dynamics", "rhythm")
+AHEAD = 4  # beats, see Network.mean_state
 
 
 class Slots(NamedTuple):
@@ -86,6 +87,13 @@ def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:
     rows = jnp.where(visible[..., None], a, 0.0)  # [...,12,3]
     gram = jnp.swapaxes(rows, -1, -2) @ rows + eps * jnp.eye(3)
     return jnp.linalg.solve(gram, jnp.swapaxes(rows, -1, -2))
+
+
+def whole_beats(mask: jax.Array, complete: jax.Array) -> jax.Array:
+    """Which slots [g,r,n] of those in the mask hold a complete beat; all where none does. Slot 0
+    never counts as complete."""
+    complete = complete & (jnp.arange(mask.shape[-1]) > 0)
+    return jnp.where(complete.any(-1, keepdims=True), complete, mask)
 
 
 def merge(x: jax.Array) -> jax.Array:
@@ -242,17 +250,28 @@ class Network(nn.Module):
         complete beats.
         """
         g, r, n = mask.shape
-        complete = complete & (jnp.arange(n) > 0)
-        whole = jnp.where(complete.any(-1, keepdims=True), complete, mask)
+        whole = whole_beats(mask, complete)
         if self.dynamics.kind == "none":
             return tokens, masked_mean(tokens, whole[..., None], -2), jnp.ones_like(mask)
-        first = jnp.argmax(whole, axis=-1) if self.dynamics.start == "complete" else 0
+        first = 0 if self.dynamics.start == "first" else jnp.argmax(whole, axis=-1)
         started = jnp.arange(n) >= jnp.broadcast_to(first, (g, r))[..., None]
         if seeds is not None:
             seeds = merge(beat_seeds(seeds[..., None], jnp.arange(n)))
         predicted, state = self.temporal(merge(tokens), merge(mask & started), seeds)
         predicted = jnp.where(started[..., None], split(predicted, g, r), tokens)
         return predicted, split(state, g, r), started
+
+    def mean_state(self, x: Encoded, complete: jax.Array) -> jax.Array:
+        """The state [g,r,h] that the temporal module reaches AHEAD beats after its start, or at the
+        record's end if that comes first: the mean over starts at all complete beats [g,r,n]."""
+        g, m, _ = x.packed.shape
+        steps = jnp.arange(AHEAD + 1)
+        # the beats of a record are packed one after another: those that follow each, [g,m,a]
+        follows = x.slots.position[..., None] + steps < to_beats(x.counts, x.slots.row)[..., None]
+        tokens = x.packed[:, jnp.minimum(jnp.arange(m)[:, None] + steps, m - 1)]
+        _, state = self.temporal(merge(tokens), merge(follows & x.slots.valid[..., None]))
+        states = to_records(split(state, g, m), x.counts, x.mask.shape[-1])
+        return masked_mean(states, whole_beats(x.mask, complete)[..., None], -2)
 
     # ---- Tokens -> heart vector -> leads
 
@@ -388,7 +407,10 @@ class Network(nn.Module):
             structure = jnp.concatenate([structure, sizes], axis=-1)
         g, r, n = x.mask.shape
         rhythm = split(self.rhythm(*self.rr(batch, n)), g, r)
-        return {"structure": structure, "dynamics": x.state, "rhythm": rhythm}
+        state = x.state
+        if self.dynamics.start == "each":
+            state = self.mean_state(x, to_records(batch["complete"], x.counts, n))
+        return {"structure": structure, "dynamics": state, "rhythm": rhythm}
 
     def embed(self, batch: Batch, visible: jax.Array, max_beats: int) -> dict[str, jax.Array]:
         """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d] with their

@@ -70,7 +70,9 @@ class Dynamics:
 
     kind: str = "learned"  # a GRU; 'none': the encoder's tokens go on as they are
     reads: str = "predicted"  # what the GRU reads at each beat; or the 'encoded' token
-    start: str = "complete"  # at the first complete beat; or at the 'first' slot
+    # at the first complete beat; or at the 'first' slot; 'each': at the first complete beat, and
+    # for the embedding at each of them in turn
+    start: str = "complete"
     state_dim: int = 256  # d_dyn
     layers: int = 1
     scan_unroll: int = 1  # beats per turn of the loop

@@ -2,7 +2,7 @@
 control.
 
     lvcg shift --checkpoint=best,small,paper --data=SHARDS --out=DIR
-    lvcg shift --checkpoint=best --start=first,complete --wfdb=FOLDER --shift=0.4 --out=DIR
+    lvcg shift --checkpoint=best --start=first,complete,each --wfdb=FOLDER --shift=0.4 --out=DIR
 
 Every record is cut twice to the same length: from its start, and from --shift seconds later. Of a
 record of ten seconds these are its first and its last 9.6 s. Both pieces go through the whole
@@ -117,8 +117,8 @@ def likeness(one: Table, other: Table, resamples: int) -> dict[str, dict]:
 
 
 def starting(model: LVCG, start: str) -> LVCG:
-    """The same weights, with the temporal module starting at the 'first' slot or at the first
-    'complete' beat."""
+    """The same weights, with the temporal module starting at the 'first' slot, at the first
+    'complete' beat, or at 'each' of these."""
     config = ConfigDict(model.config)
     config.model.dynamics_start = start
     return LVCG(config, model.variables, model.checkpoint.rpartition("#")[0], model.facts)
@@ -188,7 +188,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--start",
         default="",
-        metavar="first,complete",
+        metavar="first,complete,each",
         help="where the temporal module starts (default: as each config says)",
     )
     add("--records", type=positive_int, help="records at most (default all)")

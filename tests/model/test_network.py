@@ -14,8 +14,9 @@ from data_prep.ecg.geometry import lead_matrix, lift_matrix, lift_table
 from data_prep.ecg.leads import mask_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.model import network
+from lvcg_jax.model.dynamics import TemporalModule
 from lvcg_jax.model.losses import loss_terms
-from lvcg_jax.model.network import Network, dropout_seeds, tikhonov_lift
+from lvcg_jax.model.network import AHEAD, Network, dropout_seeds, tikhonov_lift
 
 COUNTS = (5, 3, 7, 1, 6, 4)
 SLOTS = 20
@@ -448,3 +449,25 @@ def test_blocks_computed_again_give_the_same_gradient(variables, train):
         run(variables, BATCH, VISIBLE, KEY) for run in (train, _value_and_gradient(config))
     )
     jax.tree.map(_close, again, usual)
+
+
+def test_dynamics_from_each_complete_beat_are_the_mean_of_their_states(variables):
+    """By hand: the temporal module alone, on the beats that follow each complete one."""
+    config = tiny_config()
+    config.model.dynamics_start = "each"
+    model = make_model(config)
+    found = model.apply(variables, BATCH, VISIBLE, SLOTS, method="embed")
+    temporal = {"params": variables["params"]["temporal"]}
+    alone = TemporalModule(model.dynamics, model.encoding.token_dim)
+    for r, n in enumerate(COUNTS):
+        tokens = found["tokens"][0, r, :n]
+        starts = range(1, n - 1) if n > 2 else range(n)
+        states = []
+        for start in starts:
+            some = tokens[None, start : start + AHEAD + 1]
+            states.append(alone.apply(temporal, some, np.ones(some.shape[:2], bool))[1][0])
+        _close(found["dynamics"][0, r], np.mean(states, axis=0))
+    # trained as from the first complete beat alone
+    trained = (make_model(c) for c in (config, tiny_config()))
+    one, other = (m.apply(variables, BATCH, VISIBLE, None, SLOTS) for m in trained)
+    np.testing.assert_array_equal(one["predicted"], other["predicted"])

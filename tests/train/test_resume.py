@@ -16,14 +16,14 @@ from helpers.commands import ROOT, run, start, train_arguments, wait_for_step
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.runs.metrics_log import read_metrics
 
-STEPS = 26
+STEPS = 14
 # One compiled shape, and a rate at which rounding noise does not grow faster than it can be
 # compared.
 SETTINGS = (
     f"--config.train.steps={STEPS}",
     "--config.data.pack=False",
     "--config.optim.learning_rate=1e-4",
-    "--config.train.checkpoint_every=6",
+    "--config.train.checkpoint_every=3",
     "--config.train.validate_every=1000",
 )
 
@@ -58,7 +58,7 @@ def assert_same_run(workdir, reference):
 def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(shards_dir, reference, tmp_path):
     arguments = train_arguments(tmp_path / "run", shards_dir, *SETTINGS)
     process = start("lvcg_jax.train", *arguments)
-    wait_for_step(tmp_path / "run", random.randint(2, STEPS - 8), process)
+    wait_for_step(tmp_path / "run", random.randint(2, STEPS - 6), process)
     time.sleep(random.random() * 0.2)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -73,7 +73,7 @@ def test_sigterm_saves_and_the_same_command_resumes(shards_dir, reference, tmp_p
         tmp_path / "run", shards_dir, *SETTINGS, "--config.train.checkpoint_every=1000"
     )
     process = start("lvcg_jax.train", *arguments)
-    wait_for_step(tmp_path / "run", 7, process)
+    wait_for_step(tmp_path / "run", 5, process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err[-3000:]
@@ -93,7 +93,7 @@ def assert_close_losses(workdir, reference):
 def test_eight_devices_equal_one_and_one_can_go_on(shards_dir, reference, tmp_path):
     arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
     process = start("lvcg_jax.train", *arguments, devices=8)
-    wait_for_step(tmp_path, 20, process)
+    wait_for_step(tmp_path, 8, process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err[-3000:]
@@ -140,8 +140,8 @@ def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(
 ):
     arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
     both = start_two_processes(*arguments)
-    # after step 12, before whose save the one of step 6 has ended
-    wait_for_step(tmp_path, random.randint(13, STEPS - 8), both)
+    # after step 6, before whose save the one of step 3 has ended
+    wait_for_step(tmp_path, random.randint(7, STEPS - 6), both)
     os.kill(random.choice(children_of(both)), signal.SIGKILL)
     both.communicate(timeout=60)
     assert both.returncode not in (0, None), (

@@ -71,6 +71,7 @@ def test_accumulated_gradients_equal_one_batch(smoke, tmp_path):
         config = smoke.copy_and_resolve_references()
         config.model.norm, config.optim.accumulate, config.train.steps = "layer", accumulate, 6
         config.data.pack, config.optim.learning_rate = False, 1e-5
+        config.model.stage_features, config.model.stage_blocks = (8,), (1,)  # quick to compile
         train_and_evaluate(config, tmp_path / str(accumulate))
         losses.append(
             [r["loss"] for r in read_metrics(tmp_path / str(accumulate)) if r["kind"] == "train"]
