@@ -366,6 +366,13 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     # tables and files
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
     notes += [method.describe() for method in learned]
+    corpus = read_metadata(args.data)["corpus"]
+    if args.split in ("all", "train"):
+        notes += [
+            f"{method.name} was trained on records of {corpus}, some of which are counted here."
+            for method in learned
+            if method.facts["corpus"] == corpus
+        ]
     seen = model and (
         "all" in (args.split, model.config.data.get("splits")) or args.split == "train"
     )
@@ -383,7 +390,6 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     (out / "metrics.json").write_text(to_json(document))
     (out / "table.md").write_text(text)
     if args.page:
-        corpus = read_metadata(args.data)["corpus"]
         section, title = (
             args.section or f"reconstruct-{corpus}",
             f"Leads derived from leads: {corpus}",
