@@ -47,6 +47,10 @@ COMMANDS = {
         ),
         "median_beat": ("lvcg_jax.probe.median_beat", "make the control that learns nothing"),
         "reconstruct": ("lvcg_jax.reconstruct.__main__", "derive hidden leads from visible ones"),
+        "fit_leads": (
+            "lvcg_jax.reconstruct.learned.__main__",
+            "train a network that derives leads, for reconstruct",
+        ),
         "results": (
             "lvcg_jax.studies.results",
             "embed, probe and tabulate a run with its controls",

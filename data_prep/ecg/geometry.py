@@ -34,6 +34,23 @@ _DOWER_1968 = {
     "V5": (1.125, 0.127, -0.086),
     "V6": (0.831, 0.076, 0.230),
 }
+# Kors et al. 1990: Frank's x, y, z by regression on eight leads in mV
+_KORS_1990 = {
+    "I": (0.38, -0.07, 0.11),
+    "II": (-0.07, 0.93, -0.23),
+    "V1": (-0.13, 0.06, -0.43),
+    "V2": (0.05, -0.02, -0.06),
+    "V3": (-0.01, -0.05, -0.14),
+    "V4": (0.14, 0.06, -0.20),
+    "V5": (0.06, -0.17, -0.11),
+    "V6": (0.54, 0.13, 0.31),
+}
+
+
+def kors_matrix() -> np.ndarray:
+    """The heart vector in Frank's axes by Kors' regression: [3,12], to be multiplied by leads in
+    mV; limb leads beside I and II have no weight."""
+    return np.array([_KORS_1990.get(lead, (0.0, 0.0, 0.0)) for lead in LEADS]).T
 
 
 def _paper_matrix() -> np.ndarray:

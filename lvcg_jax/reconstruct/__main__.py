@@ -61,6 +61,13 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         help="another run's LVCG, on its own shards",
     )
     add(
+        "--learned",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a network that lvcg fit_leads trained, as a further method; may be repeated",
+    )
+    add(
         "--eps",
         type=positive_float,
         help="Tikhonov coefficient of the geometry methods (default: the run's)",

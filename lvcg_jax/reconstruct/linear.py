@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.ecg.geometry import kors_matrix
 from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.reconstruct.lead_method import signal_of, to_mv
 
@@ -89,6 +90,17 @@ def regression_matrix(products: np.ndarray, visible: np.ndarray) -> np.ndarray:
     weights = np.zeros_like(products)
     weights[:, v] = np.linalg.solve(gram + ridge, products[v]).T
     weights[v] = np.eye(len(products))[v]
+    return weights
+
+
+def kim_matrix(products: np.ndarray, visible: np.ndarray) -> np.ndarray:
+    """Regression through the heart vector [12,12], from mean products in mV: the vector that Kors'
+    matrix makes of all leads is regressed on the visible ones, and every lead on the vector."""
+    kors = kors_matrix()
+    to_vector = kors @ regression_matrix(products, visible)
+    from_vector = np.linalg.solve(kors @ products @ kors.T, kors @ products).T  # [12,3]
+    weights = from_vector @ to_vector
+    weights[visible] = np.eye(len(products))[visible]
     return weights
 
 

@@ -6,7 +6,10 @@
     lvcg_encoded    from the encoder's own tokens alone
     geometry:paper  lift and project with the paper's lead directions, no network, on the
                     normalised leads
-    geometry:dower  the same with Dower's coefficients, in mV, the unit that they were measured in
+    geometry:dower  the same with Dower's coefficients, in mV, the unit that they were measured in;
+                    this is KIM, regression through the heart vector, with published coefficients
+    kim:fitted      KIM with fitted ones: the heart vector that Kors' matrix makes of twelve leads
+                    is regressed on the visible leads, and all leads on it, in mV
     regression      least squares on the visible leads, fitted on training records, on the
                     normalised leads
     regression:mV   the same in mV
@@ -16,6 +19,7 @@
                     (largest |r|), with the sign of r
     zero            nothing
 
+Networks of other papers, trained by `lvcg fit_leads`, are further methods (learned/trained.py).
 What predicts in normalised units ('z') says nothing about a hidden lead's size where each lead has
 its own scale; what predicts in mV does. To add a method, write a class with the three members of
 LeadMethod (lead_method.py), and a fourth if it knows how sure it is, and enter it in make_methods.
@@ -38,14 +42,22 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.parts import Geometry
 from lvcg_jax.reconstruct import gaussian_beat
 from lvcg_jax.reconstruct.lead_method import LeadMethod
-from lvcg_jax.reconstruct.linear import FittedLeads, LinearLeads, copy_matrix, regression_matrix
+from lvcg_jax.reconstruct.learned.trained import TrainedLeads
+from lvcg_jax.reconstruct.linear import (
+    FittedLeads,
+    LinearLeads,
+    copy_matrix,
+    kim_matrix,
+    regression_matrix,
+)
 from lvcg_jax.runs import weights
+from lvcg_jax.text.flags import named_path
 
 SLOTS, ROWS = 512, 64  # beats and records of every batch of a network: one shape, one compilation
 SOURCES = {"lvcg": "both", "lvcg_predicted": "predicted", "lvcg_encoded": "encoded"}
 NO_NETWORK = (
-    "geometry:paper", "geometry:dower", "regression", "regression:mV", gaussian_beat.NAME, "copy",
-    "zero",
+    "geometry:paper", "geometry:dower", "kim:fitted", "regression", "regression:mV",
+    gaussian_beat.NAME, "copy", "zero",
 )  # fmt: skip
 METHODS = (*SOURCES, *NO_NETWORK)
 
@@ -108,6 +120,17 @@ def check_methods(names: Sequence[str], known: Sequence[str] = METHODS) -> list[
     return list(dict.fromkeys(names))
 
 
+def load_learned(texts: Sequence[str]) -> list[TrainedLeads]:
+    """The trained networks of --learned=NAME=FILE, each under a name of its own."""
+    found: list[TrainedLeads] = []
+    for text in texts:
+        name, path = named_path("--learned", text)
+        if name in (*METHODS, gaussian_beat.CALIBRATED, *(method.name for method in found)):
+            raise InputError(f"--learned={text}: there is a method '{name}' already: rename it")
+        found.append(TrainedLeads(name, path))
+    return found
+
+
 def load_network(checkpoint: str | None, names: Sequence[str]) -> LVCG | None:
     """The model of --checkpoint, or without it the packaged one if a method of these names has a
     network."""
@@ -139,6 +162,7 @@ def make_methods(
         "zero": ("z", lambda visible: np.zeros((len(LEADS), len(LEADS)))),
     }
     fitted = {
+        "kim:fitted": ("mV", kim_matrix),
         "regression": ("z", regression_matrix),
         "regression:mV": ("mV", regression_matrix),
         "copy": ("z", copy_matrix),

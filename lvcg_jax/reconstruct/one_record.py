@@ -32,8 +32,16 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct.bands import LEVEL, REACH
 from lvcg_jax.reconstruct.gaussian_beat import GaussianBeat
 from lvcg_jax.reconstruct.lead_method import LeadMethod, LeadMethodWithBars, to_mv
+from lvcg_jax.reconstruct.learned.trained import TrainedLeads
 from lvcg_jax.reconstruct.linear import FittedLeads
-from lvcg_jax.reconstruct.methods import check_methods, choose_eps, load_network, make_methods
+from lvcg_jax.reconstruct.methods import (
+    SOURCES,
+    check_methods,
+    choose_eps,
+    load_learned,
+    load_network,
+    make_methods,
+)
 from lvcg_jax.reconstruct.scores import score_leads
 from lvcg_jax.reconstruct.views import Windows, bars_in_mv
 from lvcg_jax.text.tables import markdown_table
@@ -159,8 +167,8 @@ def typical_sizes(windows: Windows) -> LeadSizes:
     return LeadSizes(sizes, (high - low) / 2)
 
 
-def packaged_sizes(model: LVCG) -> LeadSizes | None:
-    """What typical_sizes gave for the training records of packaged weights."""
+def packaged_sizes(model: LVCG | TrainedLeads) -> LeadSizes | None:
+    """What typical_sizes gave for the training records of packaged weights, or of a network."""
     sizes = model.facts.get("lead_sizes_mv")
     return None if sizes is None else LeadSizes(np.array([sizes[lead] for lead in LEADS]))
 
@@ -324,34 +332,43 @@ def derive_record(args: argparse.Namespace) -> int:
     """The command: reads, derives, draws, and writes WFDB if asked."""
     if args.k or len(args.visible) > 1 or args.also:
         raise InputError("--record takes one --visible=LEADS, and neither --k nor --also")
-    names = check_methods(["lvcg"] if args.methods == "all" else args.methods.split(","))
+    learned = load_learned(args.learned)
+    usual = [] if learned else ["lvcg"]
+    names = check_methods(usual if args.methods == "all" else args.methods.split(","))
     record, visible, notes = read_visible(args)
     model = load_network(args.checkpoint, names)
     data = args.fit_data or args.data or (model.config.data.dir if model else "")
-    if not model and not data:
+    if not model and not data and not learned:
         raise InputError(
             "give --checkpoint=RUN, or --data=SHARDS to fit a method without a network"
         )
-    preprocess = (
-        model.preprocess if model else Preprocess.from_dict(read_metadata(data)["preprocess"])
-    )
+    if model:
+        preprocess = model.preprocess
+    else:
+        facts = read_metadata(data) if data else learned[0].facts
+        preprocess = Preprocess.from_dict(facts["preprocess"])
+    for method in learned:
+        method.require(preprocess)
     eps = choose_eps(args.eps, model)
     methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
+    methods += learned
+    names += [method.name for method in learned]
     first = names[0]
-    packaged = packaged_sizes(model) if model and not data else None
+    owner = model or next(iter(learned), None)
+    packaged = packaged_sizes(owner) if owner and not data else None
     typical, size = learn(methods, first, data, preprocess, args.fit_records, packaged)
 
     # derive, and say how
     result, found = derive(record, visible, preprocess, methods, typical)
-    learned = model if first.startswith("lvcg") else None
+    network = model if first in SOURCES else None
     matrix = (
-        learned.directions
-        if learned
+        network.directions
+        if network
         else lead_matrix("dower" if first == "geometry:dower" else "paper")
     )
     notes += [*found, *describe_view(matrix, result.recorded | result.computed, eps)]
     facts = describe(
-        result, first, size, preprocess, f" of {learned.checkpoint}" if learned else ""
+        result, first, size, preprocess, f" of {network.checkpoint}" if network else ""
     )
     print("\n".join([*facts, *notes, *compare(result, first)]))
 

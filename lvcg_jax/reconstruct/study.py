@@ -26,6 +26,7 @@ from lvcg_jax.reconstruct.methods import (
     NetworkLeads,
     check_methods,
     choose_eps,
+    load_learned,
     load_network,
     make_methods,
 )
@@ -272,8 +273,9 @@ def settings(
     )
     if preprocess.normalise == "lead":
         notes.append(
-            "Normalised lead by lead: every method but geometry:dower and regression:mV predicts a"
-            " lead's shape, and is given the true lead's scale for errors in mV."
+            "Normalised lead by lead: every method but those in mV (geometry:dower, kim:fitted,"
+            " regression:mV) predicts a lead's shape, and is given the true lead's scale for errors"
+            " in mV."
         )
     return [
         *notes,
@@ -313,7 +315,10 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     model = load_network(args.checkpoint, names)
     eps = choose_eps(args.eps, model)
     matrix = model.directions if model else lead_matrix("paper")
-    sources = [Source(make_methods(names, model, eps))]
+    learned = load_learned(args.learned)
+    for method in learned:
+        method.require(ShardSet(args.data, splits[0]).preprocess)
+    sources = [Source([*make_methods(names, model, eps), *learned])]
     entries = list_entries(open_splits(args.data, splits, model), args.limit)
     models = [model.checkpoint] if model else []
     also_notes = []
@@ -360,6 +365,14 @@ def evaluate_shards(args: argparse.Namespace) -> int:
             pictures += draw_examples(out, view, scores, sources, train)
     # tables and files
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
+    notes += [method.describe() for method in learned]
+    corpus = read_metadata(args.data)["corpus"]
+    if args.split in ("all", "train"):
+        notes += [
+            f"{method.name} was trained on records of {corpus}, some of which are counted here."
+            for method in learned
+            if method.facts["corpus"] == corpus
+        ]
     seen = model and (
         "all" in (args.split, model.config.data.get("splits")) or args.split == "train"
     )
@@ -377,7 +390,6 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     (out / "metrics.json").write_text(to_json(document))
     (out / "table.md").write_text(text)
     if args.page:
-        corpus = read_metadata(args.data)["corpus"]
         section, title = (
             args.section or f"reconstruct-{corpus}",
             f"Leads derived from leads: {corpus}",

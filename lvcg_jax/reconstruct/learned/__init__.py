@@ -1,0 +1,1 @@
+"""Networks that derive leads, all trained by one trainer on one budget."""

@@ -1,0 +1,164 @@
+"""Trained networks as files, and as a method of deriving leads.
+
+A file is a safetensors file: weights under `params/`, arrays that the network learned before
+training under `learned/`, and in its metadata, as JSON, what it is and how it was made (`facts`).
+Axis letters: n slot of a record, b row of a batch, l lead, p sample of a beat, t of a record.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as tensor_bytes
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
+from data_prep.base.words import first_line
+from data_prep.ecg.leads import mask_leads
+from data_prep.ecg.preprocess import Preprocess
+from data_prep.ecg.segment import stitch_beats
+from lvcg_jax.reconstruct.gaussian_beat import common_beat, place, read_at
+from lvcg_jax.reconstruct.lead_method import signal_of
+from lvcg_jax.reconstruct.learned.examples import show
+from lvcg_jax.reconstruct.learned.network import BEATS, LeadNetwork
+from lvcg_jax.reconstruct.learned.networks import NETWORKS
+
+FORMAT = "lvcg-leads-1"
+ROWS = 256  # of a batch, at most; fewer rows are padded to a power of two
+KEPT = 64  # sets of visible leads whose arrays are kept
+
+
+def save_network(path: str | Path, params: dict, learned: dict, facts: dict) -> None:
+    """Writes the file whole or not at all."""
+    tensors = flatten_dict({"params": params, "learned": learned}, sep="/")
+    tensors = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
+    text = json.dumps({"format": FORMAT} | facts)
+    write_whole(path, tensor_bytes(tensors, metadata={"facts": text}))
+
+
+def read_network(path: str | Path) -> tuple[dict, dict, dict]:
+    """params, learned and facts of a file; an InputError if it is none."""
+    remedy = "give a file that `lvcg fit_leads` wrote"
+    try:
+        with safe_open(path, framework="numpy") as file:
+            facts = json.loads((file.metadata() or {}).get("facts", "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); {remedy}") from None
+    if facts.get("format") != FORMAT or facts.get("network") not in NETWORKS:
+        raise InputError(f"{path}: no trained network of this version; {remedy}")
+    tree = {"params": {}, "learned": {}} | unflatten_dict(tensors, sep="/")
+    return tree["params"], tree["learned"], facts
+
+
+class Rows(NamedTuple):
+    """What a network reads of one window."""
+
+    x: np.ndarray  # [n,l,p]
+    mean: np.ndarray | None  # [n,l,p]
+    back: np.ndarray | None  # [n,p] where the slots' own samples lie in a beat
+
+
+class TrainedLeads:
+    """A trained network behind the interface of lead_method.LeadMethod.
+
+    One that reads beats gets partial slots laid where they belong in a beat, as gaussian_beat.py
+    does it; what such a slot lacks of its beat is filled with the record's mean beat.
+    """
+
+    def __init__(self, name: str, path: str | Path):
+        params, self._learned, self.facts = read_network(path)
+        self.name, self.path, self.units = name, str(path), {name: "z"}
+        sizes = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in self.facts["sizes"].items()
+        }
+        self.network: LeadNetwork = NETWORKS[self.facts["network"]](**sizes)
+        self._variables = {"params": params}
+        self._prepare = lru_cache(KEPT)(
+            lambda mask: self.network.prepare(self._learned, mask_leads(mask))
+        )
+
+    def require(self, preprocess: Preprocess) -> None:
+        """Refuses records that are prepared in any other way than those it was trained on."""
+        if preprocess.hash() != self.facts["preprocess_hash"]:
+            raise InputError(
+                f"{self.path}: trained with preprocessing {self.facts['preprocess_hash']}, but the"
+                f" records have {preprocess.hash()}: train it on shards that are built alike"
+            )
+
+    def describe(self) -> str:
+        """One sentence for the notes under a table."""
+        f = self.facts
+        return (
+            f"{self.name}: {f['network']}, {f['parameters']:,} parameters, {f['flops']:.2g} FLOPs"
+            f" on {f['records']} training records of {f['corpus']} ({f['steps']} steps at rate"
+            f" {f['rate']:g}, the better of {' and '.join(f['rates'])} after a tenth of that)."
+        )
+
+    def fit(self, windows: Iterable[dict]) -> None:
+        """Nothing to learn: it was trained."""
+
+    def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
+        """Windows that see the same leads go together if the network has arrays for them."""
+        together: dict[int, list[int]] = {}
+        for i, window in enumerate(windows):
+            mask = int(window["visible"])
+            together.setdefault(mask if self._prepare(mask) else 0, []).append(i)
+        found: list[np.ndarray] = [np.empty(0)] * len(windows)
+        for mask, places in together.items():
+            rows = [self._rows(windows[i]) for i in places]
+            visible = [mask_leads(windows[i]["visible"]) for i in places]
+            derived = self._derive(rows, visible, self._prepare(mask) if mask else {})
+            for i, read, leads in zip(places, rows, derived, strict=True):
+                found[i] = self._as_signal(leads, read, windows[i])
+        return {self.name: found}
+
+    def _rows(self, window: dict) -> Rows:
+        if self.network.reads != BEATS:
+            return Rows(signal_of(window)[None], None, None)
+        complete = np.asarray(window["complete"], bool)
+        beats = np.asarray(window["beats"], np.float32)
+        placed = place(beats, np.asarray(window["length"], np.float64), complete)
+        mean, _ = common_beat(placed, complete)
+        x = np.where(placed.covered[:, None], placed.beats, mean).astype(np.float32)
+        return Rows(x, np.broadcast_to(mean.astype(np.float32), x.shape), placed.back)
+
+    def _derive(self, rows: list[Rows], visible: list[np.ndarray], extra: dict) -> list[np.ndarray]:
+        """All leads [n,l,p] of each record, in batches that are padded to a few sizes."""
+        counts = [len(row.x) for row in rows]
+        x = np.concatenate([row.x for row in rows])
+        mean = None if rows[0].mean is None else np.concatenate([row.mean for row in rows])
+        shown = show(x, mean, np.repeat(visible, counts, axis=0))
+        found = []
+        for first in range(0, len(x), ROWS):
+            some = {name: value[first : first + ROWS] for name, value in shown.items()}
+            number = len(some["x"])
+            short = min(ROWS, 1 << (number - 1).bit_length()) - number
+            some = {
+                name: np.pad(value, [(0, short)] + [(0, 0)] * (value.ndim - 1))
+                for name, value in some.items()
+            }
+            derived = derive(self.network, self._variables, some | extra)
+            found.append(np.asarray(derived)[:number])
+        return np.split(np.concatenate(found), np.cumsum(counts)[:-1])
+
+    def _as_signal(self, leads: np.ndarray, rows: Rows, window: dict) -> np.ndarray:
+        signal = leads[0]
+        if rows.back is not None:
+            where = (window["start"], window["length"], int(window["num_samples"]))
+            signal = stitch_beats(read_at(leads, rows.back), *where)
+        seen = mask_leads(window["visible"])[:, None]
+        return np.where(seen, signal_of(window), signal).astype(np.float32)
+
+
+@partial(jax.jit, static_argnums=0)
+def derive(network: LeadNetwork, variables: dict, shown: dict) -> jax.Array:
+    """All leads [b,l,p] of a batch."""
+    return network.apply(variables, shown)
