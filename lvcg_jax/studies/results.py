@@ -33,11 +33,12 @@ from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import read_metadata
-from lvcg_jax.config.files import load_config
+from lvcg_jax.config.files import PAPER_CONFIG, differences, load_config, read_config_file
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table, align_features, take_rows
 from lvcg_jax.probe.labels import DRAWS, choose_tasks, task_of
 from lvcg_jax.probe.study import evaluate, linear_fits, part_features, probe_task
+from lvcg_jax.runs import weights
 from lvcg_jax.runs.history import describe_run
 from lvcg_jax.studies.embeddings import (
     CONTROLS,
@@ -98,11 +99,11 @@ def find_data(flags: Sequence[str], tasks: str) -> list[DataSet]:
 
 
 def embed_all(
-    run: Path, data: Path, work: Path, random_seeds: int, tokens: bool
+    trained: LVCG, data: Path, work: Path, random_seeds: int, tokens: bool
 ) -> dict[str, list[Table]]:
     """Tables of the trained model and of its controls; each is computed once and kept in `work`.
     With tokens: those of the model and of its first random weights have beat tokens."""
-    config, trained = load_config(run / "config.json"), LVCG.load(run)
+    config = trained.config
     features = {
         MODEL: [trained_features(trained, data, tokens)],
         RANDOM: [
@@ -188,6 +189,15 @@ def describe_data(data: DataSet) -> dict:
     return {"name": data.name, "splits": splits} | {name: data.metadata[name] for name in kept}
 
 
+def describe_model(checkpoint: Path, model: LVCG) -> dict:
+    """How the model was trained, and on which corpora."""
+    if weights.is_packaged(checkpoint):
+        changed = differences(read_config_file(PAPER_CONFIG), model.config)
+        of_these = {"differences": changed, "pretrained_on": model.facts["corpora"]}
+        return model.facts["run"] | of_these
+    return describe_run(checkpoint, model.checkpoint) | {"pretrained_on": pretrained_on(checkpoint)}
+
+
 def pretrained_on(run: Path) -> list[str] | None:
     """The corpora of a run's training data, or None if they are not at hand any more."""
     config = load_config(run / "config.json")
@@ -223,7 +233,13 @@ def read_files(flags: Sequence[str]) -> dict[str, list[Foreign]]:
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("results", __doc__)
     add = parser.add_argument
-    add("--checkpoint", required=True, type=Path, metavar="RUN", help="run directory of lvcg train")
+    add(
+        "--checkpoint",
+        required=True,
+        type=Path,
+        metavar="RUN",
+        help="run directory of lvcg train, or packaged weights",
+    )
     add(
         "--data",
         required=True,
@@ -258,21 +274,27 @@ def main(argv: list[str] | None = None) -> int:
         default=3,
         help="random initialisations of the control (default 3)",
     )
-    add("--work", type=Path, help="where embeddings and JSON are kept (default RUN/eval)")
+    add(
+        "--work",
+        type=Path,
+        help="where embeddings and JSON are kept (default RUN/eval, for packaged weights runs/NAME/eval)",
+    )
     add_shared(parser, "task", "fractions", seeds=5)
     args = parser.parse_args(argv)
     logging.set_verbosity(logging.WARNING)
     files, sets = read_files(args.embeddings), find_data(args.data, args.task)
-    name, work = args.name or args.checkpoint.resolve().name, args.work or args.checkpoint / "eval"
+    model = LVCG.load(args.checkpoint)
+    name = args.name or args.checkpoint.resolve().name
+    place = Path("runs") / name if weights.is_packaged(args.checkpoint) else args.checkpoint
+    work = args.work or place / "eval"
     out = args.out or Path(f"docs/results-{name}.md")
     work.mkdir(parents=True, exist_ok=True)
 
     # embeddings of every data set, then probes
     attention, benches = "attention" in args.protocol, []
     for data in sets:
-        tables = embed_all(args.checkpoint, data.path, work, args.random_seeds, attention)
+        tables = embed_all(model, data.path, work, args.random_seeds, attention)
         benches.append(Bench(data, tables, files, attention))
-    checkpoint = benches[0].table.metadata["checkpoint"]
     notes = [f"{bench.data.name}: {note}" for bench in benches for note in bench.notes]
     notes += unmatched(files, {bench.data.name: bench.record_id for bench in benches})
     began = time.monotonic()
@@ -291,8 +313,7 @@ def main(argv: list[str] | None = None) -> int:
         "command": command_line("results", argv),
         "data": describe_data(sets[0]),
         "data_sets": [describe_data(data) for data in sets],
-        "run": describe_run(args.checkpoint, checkpoint)
-        | {"pretrained_on": pretrained_on(args.checkpoint)},
+        "run": describe_model(args.checkpoint, model),
         "random_seeds": args.random_seeds,
         "others": {
             name: [Path(file.path).name for file in several] for name, several in files.items()

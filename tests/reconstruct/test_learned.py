@@ -45,7 +45,8 @@ def windows(shards_dir):
 def shown_of(seed=0, samples=32, rows=2, visible=THREE):
     """Random visible leads."""
     x = np.random.default_rng(seed).normal(size=(rows, len(LEADS), samples)).astype(np.float32)
-    return show(x, x, np.tile(mask_leads(visible), (rows, 1)))
+    sizes, seconds = np.full(x.shape[:2], 0.2), np.full(rows, 0.9)
+    return show(x, x, np.tile(mask_leads(visible), (rows, 1)), sizes, seconds)
 
 
 def started(name, samples=32):
@@ -58,6 +59,7 @@ def untrained(name, folder, preprocess, samples=32):
     """The same as a file."""
     network, variables = started(name, samples)
     facts = {"network": name, "sizes": sizes_of(network), "preprocess_hash": preprocess.hash()}
+    facts["preprocess"] = preprocess.to_dict()
     path = folder / f"{name}.safetensors"
     save_network(path, variables["params"], {}, facts)
     return TrainedLeads(name, path)

@@ -17,7 +17,7 @@ from data_prep.base.lottery import ticket
 from data_prep.ecg.leads import LEADS, mask_leads
 from data_prep.ecg.signal import recover_limb_leads
 from lvcg_jax.reconstruct.lead_method import signal_of
-from lvcg_jax.reconstruct.learned.network import BEATS
+from lvcg_jax.reconstruct.learned.network import BEATS, LENGTH, SIZE
 
 HELD = 500  # records of training patients that no step sees, at most
 HELD_SHARE = 0.1  # of all records, at most
@@ -29,6 +29,7 @@ class Examples:
 
     x: np.ndarray  # float16 [m,l,p]
     mean: np.ndarray | None  # float16 [n,l,p] mean complete beats; None for signals
+    seconds: np.ndarray  # float32 [m] length of each row
     ends: np.ndarray  # [n] where the rows of each record end in x
     present: np.ndarray  # bool [n,l]
     sizes: np.ndarray  # float32 [n,l] standard deviations in mV
@@ -45,31 +46,46 @@ class Examples:
         row = starts + (rng.random(len(records)) * (self.ends[records] - starts)).astype(np.int64)
         x, present = self.x[row].astype(np.float32), self.present[records]
         mean = None if self.mean is None else self.mean[records].astype(np.float32)
-        shown = show(x, mean, present & visible)
+        shown = show(x, mean, present & visible, self.sizes[records], self.seconds[row])
         counted = present & ~visible & shown["visible"].any(1, keepdims=True)
         return shown, {"x": x, "counted": counted}
 
 
-def show(x: np.ndarray, mean: np.ndarray | None, visible: np.ndarray) -> dict:
-    """Rows x [b,l,p], and the mean beats of their records, with hidden leads zero; visible
-    [b,l]."""
-    shown = {"x": np.where(visible[..., None], x, np.float32(0)), "visible": visible}
+def show(
+    x: np.ndarray,
+    mean: np.ndarray | None,
+    visible: np.ndarray,
+    sizes: np.ndarray,
+    seconds: np.ndarray,
+) -> dict:
+    """`shown` of rows x [b,l,p], the mean beats of their records, visible leads [b,l], the sizes of
+    their leads in mV [b,l] and their lengths [b]."""
+    shown = {
+        "x": np.where(visible[..., None], x, np.float32(0)),
+        "visible": visible,
+        "size": np.log(np.where(visible, sizes / SIZE, 1.0)).astype(np.float32),
+        "length": np.log(seconds / LENGTH).astype(np.float32),
+    }
     if mean is not None:
         shown["mean"] = np.where(visible[..., None], mean, np.float32(0))
     return shown
 
 
-def read_examples(windows: Iterable[dict], reads: str) -> Examples:
-    """Reads windows once; those without a complete beat are left out if beats are read."""
-    x, means, counts, masks, sizes, patients = [], [], [], [], [], []
+def read_examples(windows: Iterable[dict], reads: str, rate: float) -> Examples:
+    """Reads windows of this sampling rate once; those without a complete beat are left out if beats
+    are read."""
+    x, means, seconds, counts, masks, sizes, patients = [], [], [], [], [], [], []
     for window in windows:
         if reads == BEATS:
-            rows = np.asarray(window["beats"])[np.asarray(window["complete"], bool)]
-            if not len(rows):
+            complete = np.asarray(window["complete"], bool)
+            if not complete.any():
                 continue
+            rows = np.asarray(window["beats"])[complete]
+            seconds.append(np.asarray(window["length"])[complete] / rate)
             means.append(rows.mean(0, dtype=np.float32).astype(np.float16))
         else:
             rows = signal_of(window)[None]
+            seconds.append([rows.shape[-1] / rate])
         x.append(rows.astype(np.float16))
         counts.append(len(rows))
         masks.append(mask_leads(window["lead_mask"]))
@@ -80,6 +96,7 @@ def read_examples(windows: Iterable[dict], reads: str) -> Examples:
     return Examples(
         np.concatenate(x),
         np.stack(means) if means else None,
+        np.concatenate(seconds).astype(np.float32),
         np.cumsum(counts),
         np.stack(masks),
         np.stack(sizes),

@@ -72,7 +72,9 @@ def fit_network(
     shards = ShardSet(data, "train")
     entries = list_entries([shards], limit)
     with progress_bar(total=len(entries), unit="rec", desc="read", leave=False) as bar:
-        examples = read_examples(Windows(entries, bar.update), network.reads)
+        examples = read_examples(
+            Windows(entries, bar.update), network.reads, shards.preprocess.rate
+        )
     train, held = hold_out(examples.patients)
     apart = {examples.patients[i] for i in held}
     learned = network.learn(Windows([e for e in entries if e.patient_id not in apart]))

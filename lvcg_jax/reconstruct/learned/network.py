@@ -6,6 +6,8 @@ lowers, and its fields are its sizes, which are stored with its weights. The two
     shown   x        [b,l,p]   the visible leads in normalised units, 0 where a lead is hidden
             mean     [b,l,p]   the same of the record's mean beat; only if it reads beats
             visible  bool [b,l]
+            size     [b,l]     logarithm of a visible lead's standard deviation in SIZE mV, else 0
+            length   [b]       logarithm of the row's length in LENGTH seconds
             and what `prepare` returned for these visible leads
     truth   x        [b,l,p]   all leads
             counted  bool [b,l]   hidden leads that the record has: those that count
@@ -24,6 +26,7 @@ import numpy as np
 from lvcg_jax.model.masking import masked_mean
 
 BEATS, SIGNAL = "beats", "signal"
+SIZE, LENGTH = 0.15, 0.8
 
 
 class LeadNetwork(nn.Module):

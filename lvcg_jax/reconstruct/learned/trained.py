@@ -62,6 +62,7 @@ class Rows(NamedTuple):
 
     x: np.ndarray  # [n,l,p]
     mean: np.ndarray | None  # [n,l,p]
+    seconds: np.ndarray  # [n]
     back: np.ndarray | None  # [n,p] where the slots' own samples lie in a beat
 
 
@@ -115,27 +116,43 @@ class TrainedLeads:
         for mask, places in together.items():
             rows = [self._rows(windows[i]) for i in places]
             visible = [mask_leads(windows[i]["visible"]) for i in places]
-            derived = self._derive(rows, visible, self._prepare(mask) if mask else {})
+            sizes = [np.asarray(windows[i]["scale"]) for i in places]
+            derived = self._derive(rows, visible, sizes, self._prepare(mask) if mask else {})
             for i, read, leads in zip(places, rows, derived, strict=True):
                 found[i] = self._as_signal(leads, read, windows[i])
         return {self.name: found}
 
     def _rows(self, window: dict) -> Rows:
+        rate = self.facts["preprocess"]["rate"]
         if self.network.reads != BEATS:
-            return Rows(signal_of(window)[None], None, None)
+            signal = signal_of(window)
+            return Rows(signal[None], None, np.array([signal.shape[-1] / rate]), None)
         complete = np.asarray(window["complete"], bool)
         beats = np.asarray(window["beats"], np.float32)
-        placed = place(beats, np.asarray(window["length"], np.float64), complete)
+        length = np.asarray(window["length"], np.float64)
+        placed = place(beats, length, complete)
+        # a cut-off beat is taken for one of the record's usual length
+        usual = length[complete].mean() if complete.any() else length.max()
+        seconds = np.where(complete, length, usual) / rate
         mean, _ = common_beat(placed, complete)
         x = np.where(placed.covered[:, None], placed.beats, mean).astype(np.float32)
-        return Rows(x, np.broadcast_to(mean.astype(np.float32), x.shape), placed.back)
+        mean = np.broadcast_to(mean.astype(np.float32), x.shape)
+        return Rows(x, mean, seconds, placed.back)
 
-    def _derive(self, rows: list[Rows], visible: list[np.ndarray], extra: dict) -> list[np.ndarray]:
+    def _derive(
+        self,
+        rows: list[Rows],
+        visible: list[np.ndarray],
+        sizes: list[np.ndarray],
+        extra: dict,
+    ) -> list[np.ndarray]:
         """All leads [n,l,p] of each record, in batches that are padded to a few sizes."""
         counts = [len(row.x) for row in rows]
         x = np.concatenate([row.x for row in rows])
         mean = None if rows[0].mean is None else np.concatenate([row.mean for row in rows])
-        shown = show(x, mean, np.repeat(visible, counts, axis=0))
+        seconds = np.concatenate([row.seconds for row in rows])
+        of_leads = (np.repeat(values, counts, axis=0) for values in (visible, sizes))
+        shown = show(x, mean, *of_leads, seconds)
         found = []
         for first in range(0, len(x), ROWS):
             some = {name: value[first : first + ROWS] for name, value in shown.items()}
