@@ -7,7 +7,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.lottery import fold_of
 from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.ecg.segment import stitch_beats
-from lvcg_jax.reconstruct import bands, gaussian_beat
+from lvcg_jax.reconstruct import bands, beat_widths, gaussian_beat
 from lvcg_jax.reconstruct.gaussian_beat import (
     NAME,
     GaussianBeat,
@@ -127,7 +127,7 @@ def test_a_record_unlike_the_training_records_gets_a_wider_band(maps):
         return window | {name: size * window[name] for name in ("beats", "signal")}
 
     method.fit([sized(np.exp(0.7 * rng.normal())) for _ in range(600)])
-    assert len(method.held) > 20
+    assert len(method.widths.held) > 20
     usual, outlier = (
         np.mean([method.derive(sized(size), bars=True)[1].mean() for _ in range(20)])
         for size in (1.0, 6.0)
@@ -146,17 +146,17 @@ def test_a_record_unlike_the_training_records_gets_a_wider_band(maps):
 def test_the_patients_held_out_for_the_bands_are_in_no_covariance(maps):
     rng, method = np.random.default_rng(9), GaussianBeat()
     windows = [make_window(rng, maps) for _ in range(400)]
-    held = [w for w in windows if not fold_of(w["patient_id"], gaussian_beat.HELD_FOLDS)]
+    held = [w for w in windows if not fold_of(w["patient_id"], beat_widths.HELD_FOLDS)]
     method.fit(windows)
-    common, assert_same = method.common.covariance, np.testing.assert_array_equal
-    assert len(method.held) == len(held) > 20
+    common, assert_same = method.gaussians.parts["common"].covariance, np.testing.assert_array_equal
+    assert len(method.widths.held) == len(held) > 20
     for window in held:
         window["beats"] = 9 * window["beats"]
     method.fit(windows)
-    assert_same(method.common.covariance, common)
+    assert_same(method.gaussians.parts["common"].covariance, common)
     # too few to learn from: nobody is held out
     method.fit(windows[:50])
-    assert not method.held
+    assert not method.widths.held
     assert np.isfinite(method.predict_with_bars(windows[:1])[NAME][0][1]).all()
 
 
