@@ -64,6 +64,7 @@ COMMANDS = {
             "lvcg_jax.studies.lead_density",
             "compare records of derived leads with true ones",
         ),
+        "readout": ("lvcg_jax.studies.readout", "read diagnoses in records of derived leads"),
         "shift": ("lvcg_jax.studies.shift", "compare embeddings of a record cut a little later"),
         "geometry_report": (
             "lvcg_jax.studies.geometry_report",

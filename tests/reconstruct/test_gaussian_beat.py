@@ -143,6 +143,19 @@ def test_a_record_unlike_the_training_records_gets_a_wider_band(maps):
     assert 0.87 < np.mean(coverage) < 0.93, np.mean(coverage)
 
 
+def test_a_visible_lead_of_noise_widens_the_band(fitted, maps):
+    rng, width = np.random.default_rng(11), {"clean": [], "noisy": []}
+    for _ in range(20):
+        window = make_window(rng, maps)
+        width["clean"].append(fitted.derive(window, bars=True)[1].mean())
+        beats, lead = window["beats"].copy(), LEADS.index("V2")
+        beats[:, lead] = beats[:, lead].std() * rng.normal(size=beats[:, lead].shape)
+        signal = stitch_beats(beats, window["start"], window["length"], window["num_samples"])
+        noisy = window | {"beats": beats, "signal": signal}
+        width["noisy"].append(fitted.derive(noisy, bars=True)[1].mean())
+    assert np.mean(width["noisy"]) > 1.2 * np.mean(width["clean"])
+
+
 def test_the_patients_held_out_for_the_bands_are_in_no_covariance(maps):
     rng, method = np.random.default_rng(9), GaussianBeat()
     windows = [make_window(rng, maps) for _ in range(400)]
@@ -223,14 +236,28 @@ def test_an_earlier_record_with_all_leads_calibrates(maps):
         return [window | {"patient_id": str(number)} for window in windows]
 
     method.fit([window for number in range(300) for window in visits(number)])
-    errors = {name: [] for name in names}
-    for number in range(30):
+    errors, inside, widths = ({name: [] for name in names} for _ in range(3))
+    for number in range(60):
         first, later = visits(number)
         later["calibration"] = calibration_of([first])
-        for name, (signal,) in method.predict([later]).items():
-            errors[name].append(((signal - later["signal"]) ** 2).mean())
+        whole = slice(0, later["start"][-1])  # the last slot is stretched twice here
+        for name, ((signal, deviation),) in method.predict_with_bars([later]).items():
+            np.testing.assert_array_equal(signal, method.predict([later])[name][0])
+            off, hidden = np.abs(signal - later["signal"]), deviation.max(1) > 0
+            errors[name].append((off**2).mean())
+            inside[name].append((off < bands.REACH * deviation)[hidden, whole].mean())
+            widths[name].append(deviation.mean())
     plain, calibrated = (np.mean(errors[name]) for name in names)
     assert calibrated < 0.7 * plain, (plain, calibrated)
+    for name in names:
+        assert 0.86 < np.mean(inside[name]) < 0.94, (name, np.mean(inside[name]))
+    assert np.mean(widths[names[1]]) < 0.9 * np.mean(widths[names[0]])
+    # too few patients with two records held out: the factor of records without calibration
+    method.widths.held = method.widths.held[::2]
+    method.widths = beat_widths.BeatWidths(method.gaussians, method.widths.held)
+    again = method.derive(later, bars=True, calibrated=True)[1]
+    plain = method.derive(later, bars=True)[1]
+    assert again.max() > 0 and (again != plain).any()
     with pytest.raises(InputError, match="no training patient has two records"):
         method.fit([make_window(rng, maps) | {"patient_id": str(i)} for i in range(3)])
 
