@@ -83,7 +83,10 @@ COMMANDS = {
         "vcg": ("lvcg_jax.report.vcg", "draw the loops of one record, with axes and angles"),
     },
     "Speed": {
-        "bench": ("lvcg_jax.bench.__main__", "measure training, embedding, reading and saving"),
+        "bench": (
+            "lvcg_jax.bench.__main__",
+            "measure training, embedding, deriving, reading and saving",
+        ),
         "scaling": ("lvcg_jax.bench.scaling", "list what a step sends between devices"),
         "benchmark": ("data_prep.benchmark", "measure the build of a data set"),
     },

@@ -10,6 +10,7 @@ over records, and the median over patients (a patient's value is the mean of its
 PSNR is 20 log10(peak / RMSE) in dB, lead by lead, with the peak of the published code of Nef-Net:
 all leads of a record are scaled together so that they span 0 to 1. The peak is then 1, in mV the
 distance from the lowest to the highest sample of all its leads. (Nef-Net scales beat by beat.)
+Limb leads that are computed exactly have no PSNR, which would be that of rounding.
 
 Axis letters: k row (one view of one record), l lead, T sample, r resample, m patient.
 """
@@ -27,7 +28,7 @@ MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv", "r2_mv", "psnr")
 # in one lead R2 is the same in any unit
 LEAD_MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv", "psnr")
 _PARTS = ("mse", "mae", "r", "mse_mv", "mae_mv", "power_mv", "psnr")
-MOST_PSNR = 100.0  # dB, where there is no error
+EXACT_PSNR = 80.0  # dB; a lead this close was computed from the visible ones, not derived
 
 
 def score_leads(
@@ -46,7 +47,7 @@ def score_leads(
     span = np.ptp(known) if known.size else np.nan  # of all leads of the record
     with np.errstate(invalid="ignore", divide="ignore"):
         r = np.where(product > 1e-12, (truth * centred).mean(1) / product, np.nan)
-        psnr = np.minimum(20 * np.log10(span / np.sqrt((error**2).mean(1))), MOST_PSNR)
+        psnr = 20 * np.log10(span / np.sqrt((error**2).mean(1)))
     found = {
         "mse": (error**2).mean(1) / spread**2,
         "mae": np.abs(error).mean(1) / spread,
@@ -54,7 +55,7 @@ def score_leads(
         "mse_mv": (error**2).mean(1),
         "mae_mv": np.abs(error).mean(1),
         "power_mv": power,
-        "psnr": psnr,
+        "psnr": np.where(psnr < EXACT_PSNR, psnr, np.nan),
     }
     scores = {name: np.full(len(hidden), np.nan) for name in _PARTS}
     for name, values in found.items():

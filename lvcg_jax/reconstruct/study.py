@@ -129,7 +129,7 @@ def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
         "Hidden leads, 95% bootstrap intervals over patients. MSE, MAE and R2 in standard"
         " deviations of the true lead"
         " (mean over hidden leads, then over records; median: over patients). PSNR against the span"
-        " of all leads of the record.",
+        " of all leads of the record, without limb leads that are computed.",
         "",
     ]
     for result in results:
