@@ -45,6 +45,7 @@ from lvcg_jax.embed.lvcg import LVCG, join_parts
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe.frozen import ALL, frozen_probe
 from lvcg_jax.probe.labels import choose_tasks
+from lvcg_jax.probe.study import SPLIT_WORDS
 from lvcg_jax.reconstruct.methods import METHODS, check_methods, choose_eps, make_methods
 from lvcg_jax.reconstruct.views import (
     CHUNK,
@@ -247,12 +248,15 @@ def main(argv: list[str] | None = None) -> int:
         found, lost = embed_derived(model, source, view, instead)
         alone, *_ = found
         of_view = {alone: alone} | {name: f"{', '.join(leads)}: {name}" for name in names}
-        tested |= {of_view[name]: [x] for name, x in found.items()}
+        tested |= {shown_as: [found[name]] for name, shown_as in of_view.items()}
         notes += [f"{of_view[n]}: {k} records show no R peak." for n, k in lost.items() if k]
 
     # what the probe reads in them
+    words = dict(SPLIT_WORDS)
+    if args.split != "test":
+        words |= {"validation": "patients who choose", "test": f"{args.split} split"}
     results = [
-        frozen_probe(table, judged, tested, task, [1.0], 1, args.resamples) for task in tasks
+        frozen_probe(table, judged, tested, task, [1.0], 1, args.resamples, words) for task in tasks
     ]
     corpus = read_metadata(args.data)["corpus"]
     about = [
