@@ -64,6 +64,7 @@ COMMANDS = {
             "lvcg_jax.studies.lead_density",
             "compare records of derived leads with true ones",
         ),
+        "readout": ("lvcg_jax.studies.readout", "read diagnoses in records of derived leads"),
         "shift": ("lvcg_jax.studies.shift", "compare embeddings of a record cut a little later"),
         "geometry_report": (
             "lvcg_jax.studies.geometry_report",
@@ -82,7 +83,10 @@ COMMANDS = {
         "vcg": ("lvcg_jax.report.vcg", "draw the loops of one record, with axes and angles"),
     },
     "Speed": {
-        "bench": ("lvcg_jax.bench.__main__", "measure training, embedding, reading and saving"),
+        "bench": (
+            "lvcg_jax.bench.__main__",
+            "measure training, embedding, deriving, reading and saving",
+        ),
         "scaling": ("lvcg_jax.bench.scaling", "list what a step sends between devices"),
         "benchmark": ("data_prep.benchmark", "measure the build of a data set"),
     },

@@ -185,7 +185,7 @@ class Preprocess:
             present, defects = self._find_missing(
                 rate, in_file, *(a[:, here] for a in (raw, nan, spike, lost))
             )
-            window = self._window(filtered[:, first:end], present, defects)
+            window = self.cut_window(filtered[:, first:end], present, defects)
             if isinstance(window, str):
                 left_out.append(f"window_left_out:{index}:{window}")
                 continue
@@ -239,7 +239,7 @@ class Preprocess:
                 defects += [f"{word}:{LEADS[i]}:{count}" for word, count in counts.items() if count]
         return ~(gap | flat | railed), defects
 
-    def _window(self, x: np.ndarray, present: np.ndarray, defects: list[str]) -> Window | str:
+    def cut_window(self, x: np.ndarray, present: np.ndarray, defects: list[str]) -> Window | str:
         """Filtered mV [12,T] -> Window, or the reason why there is none."""
         defects += self._quiet(x, present)
         if self.recover_limb_leads:

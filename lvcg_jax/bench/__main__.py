@@ -6,6 +6,8 @@ measured in one run.
 peak        matrix multiplication, the best of some sizes
 train       one optimiser step                 embed    the embeddings of one batch
 packaged    the embeddings of one batch by each of the weights that the package carries
+derive      nine leads from II, V2 and V5, by the network and by the Gaussian model of the beat:
+            a record alone and many, and how many times as long as embedding them that takes
 input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
 
@@ -51,6 +53,7 @@ from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
+from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.bench.plain_model import make_plain_model, pad_batch, unknown_fields
 from lvcg_jax.bench.records import RandomRecords
@@ -59,8 +62,13 @@ from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, check_batch_size, train_batches
+from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.flops import model_flops
+from lvcg_jax.reconstruct import gaussian_beat
+from lvcg_jax.reconstruct.lead_method import signal_of
+from lvcg_jax.reconstruct.methods import choose_eps, make_methods
+from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.checkpoint import Checkpoints
 from lvcg_jax.runs.state import TrainState, create_state, make_optimizer
@@ -70,6 +78,7 @@ from lvcg_jax.train.steps import make_train_step
 DRAWN_BATCHES = 101
 PEAK_PRODUCTS = 4  # matrix products of one timed call
 INPUT_BATCHES = 20  # batches of one repeat of the input part
+SHOWN = ("II", "V2", "V5")  # of the derive part
 
 
 class Drawn(NamedTuple):
@@ -311,6 +320,38 @@ def bench_packaged(bench: Bench) -> dict:
     }
 
 
+def bench_derive(bench: Bench) -> dict:
+    """From windows in memory to leads or embeddings, of one record and of a batch of records."""
+    shards = ShardSet(bench.data or bench.synthetic_shards, "train")
+    model = LVCG(bench.config, jax.device_get(bench.variables), "bench")
+    every = list(Windows(list_entries([shards], bench.batch_size)))
+    shown = lead_mask(np.isin(LEADS, SHOWN))
+    few = [w | {"visible": shown, "signal": signal_of(w)} for w in every]
+    line = {"source": shards.metadata["corpus"], "records": len(every)}
+    for kind, count in (("one_record", 1), ("bulk", len(every))):
+        sizes = (model.max_beats, 1) if count == 1 else ()
+        calls = {
+            "embed": lambda count=count, sizes=sizes: model.embed_windows(every[:count], *sizes)
+        }
+        for name in ("lvcg", gaussian_beat.NAME):
+            (method,) = make_methods([name], model, choose_eps(None, model), *sizes)
+            method.fit(every)
+            calls[name] = lambda method=method, count=count: method.predict(few[:count])
+        seconds = {
+            name: statistics.median(times)
+            for name, times in take_turns(calls, bench.repeats, f"derive {kind}").items()
+        }
+        line[kind] = {
+            name: {
+                "seconds": time_of,
+                "records_per_second": count / time_of,
+                "times_embedding": time_of / seconds["embed"],
+            }
+            for name, time_of in seconds.items()
+        }
+    return line
+
+
 def compare(
     bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program], arrays: dict[str, dict]
 ) -> dict:
@@ -398,6 +439,7 @@ PARTS = {
     "train": bench_train,
     "embed": bench_embed,
     "packaged": bench_packaged,
+    "derive": bench_derive,
     "input": bench_input,
     "prepare": bench_prepare,
     "checkpoint": bench_checkpoint,
@@ -435,7 +477,8 @@ def main(argv: list[str] | None = None) -> int:
         "--parts", default=",".join(PARTS), help="some of them, in this order (default: all)"
     )
     parser.add_argument(
-        "--data", help="shards of data_prep.build, for train, embed and input (default: made up)"
+        "--data",
+        help="shards of data_prep.build, for train, embed, derive and input (default: made up)",
     )
     parser.add_argument(
         "--baseline", action="store_true", help="measure the plain modules too, and the ratio"

@@ -3,14 +3,14 @@
 Axis letters: t test row, d feature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe.labels import task_of
 from lvcg_jax.probe.linear import STRENGTHS, fit_ridge
-from lvcg_jax.probe.study import evaluate
+from lvcg_jax.probe.study import SPLIT_WORDS, evaluate
 
 ALL = "12 leads"  # what the probe that is tested on its own kind of embedding is called
 
@@ -52,6 +52,7 @@ def frozen_probe(
     fractions: Sequence[float],
     seeds: int,
     resamples: int,
+    split_words: Mapping[str, str] = SPLIT_WORDS,
 ) -> dict:
     """evaluate() of a table's embedding against others of its test rows [t], {name: [test
     embeddings [t,d], ...]}."""
@@ -62,6 +63,11 @@ def frozen_probe(
     fits = {ALL: [FrozenFit(x, parts, fitted)]}
     for name, several in tested.items():
         fits[name] = [FrozenFit(x, parts, fitted, e, place[found.rows]) for e in several]
-    options = {"class_names": found.classes, "records": found.records, "resamples": resamples}
+    options = {
+        "class_names": found.classes,
+        "records": found.records,
+        "resamples": resamples,
+        "split_words": split_words,
+    }
     columns = (found.labels, found.patients, found.splits)
     return {"task": task} | evaluate(fits, *columns, fractions, seeds, "ridge", **options)

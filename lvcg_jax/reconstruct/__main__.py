@@ -4,6 +4,7 @@ reconstruct/methods.py, and measures how well.
     lvcg reconstruct --checkpoint=RUN --data=SHARDS --visible=II,V2,V5 --out=DIR
     lvcg reconstruct --checkpoint=RUN --data=SHARDS --k=3,5 --split=all --out=DIR
     lvcg reconstruct --checkpoint=RUN --record=ecg.hea --visible=I,II,V2 --write_wfdb --out=DIR
+    lvcg reconstruct --data=SHARDS --record=ecg.hea --visible=I,II --calibration=old.hea --out=DIR
 
 On shards: metrics.json, table.md, a picture of the error by lead, and pictures of the best, the
 median and the worst record. --k draws visible leads for each record, from its uid, among subsets
@@ -12,7 +13,8 @@ the model was not trained on; what is fitted is then fitted on other patients (f
 that lacks a visible lead is used with the others; one that has none of them, or nothing to compare
 with, is listed under `failures`. A method that knows how sure it is (gaussian beat) has 90% bands:
 they are checked on --bands views, drawn in pictures, and written with one record. For one raw
-record: a picture, and with --write_wfdb twelve leads, see reconstruct/one_record.py. Without
+record: a picture, and with --write_wfdb twelve leads, see reconstruct/one_record.py; an earlier
+record of the same patient with all leads (--calibration) tells the patient's own beat. Without
 --checkpoint the weights that the package carries are used, or none if no method of --methods has a
 network.
 """
@@ -114,6 +116,11 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     )
     add_shared(one, "rate", "unit", "lead_names")
     one.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="an earlier record of the same patient with all twelve leads",
+    )
+    one.add_argument(
         "--write_wfdb", action="store_true", help="write all twelve leads as a WFDB record"
     )
     return parser.parse_args(argv)
@@ -126,6 +133,8 @@ def main(argv: list[str] | None = None) -> int:
         from lvcg_jax.reconstruct.one_record import derive_record
 
         return derive_record(args)
+    if args.calibration:
+        raise InputError("--calibration goes with --record=FILE: shards calibrate with --calibrate")
     if not args.data:
         raise InputError(
             "give --data=SHARDS to measure on a data set, or --record=FILE for one record"

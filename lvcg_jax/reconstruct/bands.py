@@ -20,6 +20,7 @@ FEWEST = 20  # records from which a width is learned
 RIDGE = 20.0  # records that a weight must be worth
 FARTHEST = 3.0  # standard deviations; a coordinate beyond them says no more
 AROUND = 3  # samples to either side that share a quantile
+FOLDS = 5  # of held-out records; each is judged by what the others teach
 
 
 def features(distance: np.ndarray, place: np.ndarray) -> np.ndarray:
@@ -59,15 +60,20 @@ def learn_widening(
     size = np.array(
         [np.log((e[:, h] ** 2).mean() + 1e-12) / 2 for e, h in zip(errors, hidden, strict=True)]
     )
-    weight = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ (size - size.mean()))
-    weight[:growing] = np.maximum(weight[:growing], 0.0)
+    size -= size.mean()
     found = Widening(
-        np.ones(errors[0].shape[1:]), weight, centre, spread, float((size - size.mean()).min())
+        np.ones(errors[0].shape[1:]), _weights(x, size, growing), centre, spread, float(size.min())
     )
 
-    # what is left of the errors, at each sample of a lead and at those around it; the beat is
-    # a ring, from R peak to R peak
-    left = [e / found.of_record(row) for e, row in zip(errors, known, strict=True)]
+    # what is left of the errors, given what the other records teach
+    fold = np.arange(len(x)) * FOLDS // len(x)
+    left = []
+    for number in range(FOLDS):
+        others = found._replace(weight=_weights(x[fold != number], size[fold != number], growing))
+        left += [errors[i] / others.of_record(known[i]) for i in np.flatnonzero(fold == number)]
+
+    # its quantile at each sample of a lead and those around it; the beat is a ring, from R peak
+    # to R peak
     for lead in np.flatnonzero(hidden.sum(0) >= FEWEST):
         beats = np.abs(
             np.concatenate([e[:, lead] for e, h in zip(left, hidden, strict=True) if h[lead]])
@@ -75,3 +81,10 @@ def learn_widening(
         around = np.stack([np.roll(beats, i, 1) for i in range(-AROUND, AROUND + 1)])
         found.sample[lead] = np.quantile(around, LEVEL, axis=(0, 1)) / REACH
     return found
+
+
+def _weights(x: np.ndarray, size: np.ndarray, growing: int) -> np.ndarray:
+    """Ridge weights [f] of features [k,f] for the logarithm of errors [k]."""
+    weight = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ size)
+    weight[:growing] = np.maximum(weight[:growing], 0.0)
+    return weight

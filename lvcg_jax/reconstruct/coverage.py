@@ -4,7 +4,8 @@ the band, without which a share says little.
 
 Only hidden leads that the record has are counted, without limb leads that are computed. A record's
 value is the mean over these leads; widths are in standard deviations of the true lead. ST is here
-the first 80 ms after the QRS, T what follows up to its end.
+the first 80 ms after the QRS, T what follows up to its end; cut-off beats are the pieces of a beat
+before the first R peak and after the last. Records unlike most (unlike.py) should get wider bands.
 
 Axis letters: k row (one view of one record), l lead, T sample.
 """
@@ -19,12 +20,15 @@ from data_prep.ecg.delineate import delineate
 from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.reconstruct.bands import LEVEL, REACH
 from lvcg_jax.reconstruct.lead_method import LeadMethodWithBars, to_mv
+from lvcg_jax.reconstruct.unlike import CLASSES, DISTURBANCES
 from lvcg_jax.reconstruct.views import Row, Source, derive_bands, draw_rows
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.text.tables import markdown_table, points, with_interval
 
-WAVES = ("P", "QRS", "ST", "T")
+CUT_OFF = "cut-off beats"
+WAVES = ("P", "QRS", "ST", "T", CUT_OFF)
 ST_SECONDS = 0.08  # after the end of the QRS
+DISTURBED = 100  # rows whose visible leads are disturbed, at most
 
 
 class BandCoverage:
@@ -36,6 +40,8 @@ class BandCoverage:
         self.labels: list[dict[str, list[str]]] = []
         self.task = ""  # the first of the data set
         self.values: dict[str, dict[str, list[float]]] = {}  # method -> part -> a value per row
+        # disturbance -> method -> (inside, width, width of the same row undisturbed) per row
+        self.disturbed: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
 
     def measure(self, sources: Sequence[Source], rows: Sequence[Row]) -> None:
         """Derives those of the rows that were drawn, by every method that has bands."""
@@ -45,6 +51,7 @@ class BandCoverage:
             if (some := [m for m in source.methods if isinstance(m, LeadMethodWithBars)])
         ]
         rows = [row for row in rows if able and id(row) in self.chosen]
+        widths: dict[int, dict[str, float]] = {}  # of rows, by method
         for row, window, found in derive_bands(able, rows):
             truth = to_mv(window["signal"], window)
             hidden = mask_leads(row.hidden & ~window["visible"])  # without computed limb leads
@@ -56,8 +63,21 @@ class BandCoverage:
             waves = wave_masks(window, truth, row.entry.shards.preprocess.rate)
             for name, (leads, deviation) in found.items():
                 parts = self.values.setdefault(name, {})
-                for part, value in _coverage(truth, leads, deviation, hidden, waves).items():
+                values = _coverage(truth, leads, deviation, hidden, waves)
+                widths.setdefault(id(row), {})[name] = values["width"]
+                for part, value in values.items():
                     parts.setdefault(part, []).append(value)
+        # some of them once more, with visible leads that are not what they are called
+        some = [row for row in rows if id(row) in widths][:DISTURBED]
+        for kind, change in DISTURBANCES.items():
+            for row, window, found in derive_bands(able, some, change=change):
+                truth = to_mv(window["signal"], window)
+                hidden = mask_leads(row.hidden & ~window["visible"])
+                for name, pair in found.items():
+                    values = _coverage(truth, *pair, hidden, {})
+                    self.disturbed.setdefault(kind, {}).setdefault(name, []).append(
+                        (values["inside"], values["width"], widths[id(row)][name])
+                    )
 
     def summary(self, resamples: int) -> dict[str, dict]:
         """{method: coverage and width over all, by lead, by wave, by class of the first task}."""
@@ -85,8 +105,29 @@ class BandCoverage:
                     part: bootstrap.summary(np.where(having, values[part], np.nan))
                     for part in ("inside", "width")
                 }
+            found["unlike"] = self._unlike(name, values)
             result[name] = found
         return result
+
+    def _unlike(self, name: str, values: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+        """Rows, coverage and width of records unlike most, and how many times as wide they are as
+        all records or, if their leads were disturbed, as themselves undisturbed."""
+        found = {}
+        for kind, labels in CLASSES.items():
+            having = np.array(
+                [any(set(labels) & set(some) for some in all_of.values()) for all_of in self.labels]
+            )
+            if having.any():
+                mean = {part: float(values[part][having].mean()) for part in ("inside", "width")}
+                times = mean["width"] / float(values["width"].mean())
+                found[kind] = {"rows": int(having.sum())} | mean | {"times": times}
+        for kind, methods in self.disturbed.items():
+            inside, width, before = np.array(methods[name]).mean(0).tolist()
+            if width == before:  # no visible lead is one that this changes
+                continue
+            found[kind] = {"rows": len(methods[name]), "inside": inside, "width": width}
+            found[kind]["times"] = width / before
+        return found
 
 
 def wave_masks(window: dict, truth: np.ndarray, rate: float) -> dict[str, np.ndarray]:
@@ -100,7 +141,10 @@ def wave_masks(window: dict, truth: np.ndarray, rate: float) -> dict[str, np.nda
         "T": (after, waves.t_offset),
     }
     at = np.arange(truth.shape[1])[:, None]
-    return {name: ((at >= a) & (at < b)).any(1) for name, (a, b) in bounds.items()}
+    masks = {name: ((at >= a) & (at < b)).any(1) for name, (a, b) in bounds.items()}
+    partial = ~np.asarray(window["complete"], bool)
+    start, length = (np.asarray(window[name])[partial] for name in ("start", "length"))
+    return masks | {CUT_OFF: ((at >= start) & (at < start + length)).any(1)}
 
 
 def _coverage(
@@ -158,6 +202,26 @@ def coverage_tables(methods: dict[str, dict]) -> list[str]:
         ]
         lines += [f"By class of the task {some['task']} (rows), a row in each of its classes:", ""]
         lines += markdown_table(["method", *heads], rows)
+    if some["unlike"]:
+        rows = [
+            [
+                name,
+                kind,
+                str(of["rows"]),
+                points(of["inside"]),
+                f"{of['width']:.2f}",
+                f"{of['times']:.2f}",
+            ]
+            for name, found in banded.items()
+            for kind, of in found["unlike"].items()
+        ]
+        heads = ["method", "records", "rows", "inside", "width", "times as wide"]
+        lines += [
+            "Records unlike most (times as wide as all records or, where visible leads were"
+            " disturbed, as the same records before):",
+            "",
+            *markdown_table(heads, rows),
+        ]
     return lines
 
 

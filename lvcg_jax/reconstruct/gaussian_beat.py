@@ -24,15 +24,12 @@ A partial interval at the start or end of a record is laid where it belongs in a
 record's usual length; the rest of that beat counts as hidden.
 
 The standard deviations that follow from the covariances are corrected on training patients who are
-held out from these (bands.py), for the visible leads that are asked for. What a record is known by
-are two distances, x_v' (C_vv + noise)^-1 x_v by visible sample, of what its beats share and of how
-they differ, and the coordinates of the former along the first modes of C_vv. A record unlike the
-training records gets a wider band.
+held out from these, for the visible leads that are asked for (beat_widths.py).
 
 Axis letters: n beat, l lead, p sample in beat, v visible sample, a any sample, T sample.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -41,10 +38,9 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
 
 from data_prep.base.errors import InputError
-from data_prep.base.lottery import fold_of
 from data_prep.ecg.leads import LEADS, mask_leads
 from data_prep.ecg.segment import stitch_beats
-from lvcg_jax.reconstruct.bands import FEWEST, Widening, features, learn_widening
+from lvcg_jax.reconstruct.beat_widths import BeatWidths, Held, complete_beats, hold_out
 from lvcg_jax.reconstruct.lead_method import signal_of
 
 NAME = "gaussian beat"
@@ -54,10 +50,6 @@ NOISE = 1e-2  # variance, as a share of a sample's mean variance; chosen on vali
 BLOCK = 256  # records whose products are added at a time
 KEPT = 64  # visible subsets whose matrices are kept
 KEPT_VARIANCES = 4096  # of these and of partial slots, 12 kB each
-# one patient in ten is held out for the width of the bands, until there are so many records
-HELD_FOLDS, HELD = 10, 500
-HELD_BEATS = 4  # of each of these records whose errors are counted
-MODES = 12  # along which the coordinates of a record are taken
 
 
 class Gaussian(NamedTuple):
@@ -108,10 +100,10 @@ class Posterior:
         left = np.diag(self._gaussian.covariance) - (explained**2).sum(0)
         return np.maximum(left, 0.0).reshape(self.shape)
 
-    def modes(self) -> np.ndarray:
-        """The first modes [v,m] of what is seen, scaled so that coordinates have variance 1."""
+    def modes(self, count: int) -> np.ndarray:
+        """The first modes [v,count] of what is seen, scaled so that coordinates have variance 1."""
         last = len(self.seen) - 1
-        first = max(0, last + 1 - MODES)
+        first = max(0, last + 1 - count)
         within = self._across[:, self.seen]
         power, modes = eigh(within, subset_by_index=(first, last))
         return modes[:, ::-1] / np.sqrt(np.maximum(power[::-1], 1e-12))
@@ -167,23 +159,46 @@ def common_beat(placed: Placed, complete: np.ndarray) -> tuple[np.ndarray, np.nd
     return total / np.maximum(count, 1), count > 0
 
 
+class BeatGaussians:
+    """The Gaussians of a fit, given what is seen; what was computed for whole beats is kept."""
+
+    def __init__(self, moments: dict[str, Moments]):
+        self.parts = {part: moments[part].gaussian() for part in PARTS}
+        self.whole = lru_cache(KEPT)(self._condition_whole)  # by part, visible leads and samples
+        self._variances: dict[tuple[str, bytes], np.ndarray] = {}  # [l,p], by part and samples seen
+
+    def posterior(self, part: str, seen: np.ndarray, visible: int) -> Posterior:
+        """Of one of PARTS, given the samples [l,p] that are seen of the visible leads."""
+        if seen.any(0).all():
+            return self.whole(part, int(visible), seen.shape[1])
+        return Posterior(self.parts[part], seen)
+
+    def _condition_whole(self, part: str, visible: int, samples: int) -> Posterior:
+        seen = mask_leads(visible)[:, None] & np.ones(samples, bool)
+        return Posterior(self.parts[part], seen)
+
+    def variance(self, part: str, posterior: Posterior) -> np.ndarray:
+        """The variance [l,p] of a posterior, computed once for the samples that it sees."""
+        key = (part, posterior.seen.tobytes())
+        if key not in self._variances:
+            if len(self._variances) == KEPT_VARIANCES:
+                self._variances.clear()
+            self._variances[key] = posterior.variance()
+        return self._variances[key]
+
+
 class GaussianBeat:
     """The method (see above) behind the interface of lead_method.LeadMethod."""
 
     def __init__(self, names: Sequence[str] = (NAME,)):
         self.units = dict.fromkeys(names, "z")
-        self._whole = lru_cache(KEPT)(self._condition_whole)
-        self._modes = lru_cache(None)(lambda *key: self._whole("common", *key).modes())
-        self._widening = lru_cache(None)(self._learn_widening)
-        self._variances: dict[tuple[str, bytes], np.ndarray] = {}  # [l,p], by part and samples seen
-        self.held: list[tuple[str, np.ndarray, np.ndarray]] = []  # as of _complete_beats
 
     def fit(self, windows: Iterable[dict]) -> None:
         """One pass over training records; a lead that a record lacks is left out."""
         moments: dict[str, Moments] = {}
         last: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # a patient's mean beat and its leads
-        held: list[tuple[str, np.ndarray, np.ndarray]] = []
-        found = _hold_out(_complete_beats(windows), held)
+        held: list[Held] = []
+        found = hold_out(complete_beats(windows), held)
         while block := list(islice(found, BLOCK)):
             patients, beats, there = zip(*block, strict=True)
             if not moments:
@@ -207,12 +222,8 @@ class GaussianBeat:
                 changes, both = map(np.stack, zip(*drifts, strict=True))
                 moments["drift"].add(changes, both, np.ones(len(drifts)))
         self._check(moments)
-        self.common, self.change, self.drift = (moments[part].gaussian() for part in PARTS)
-        self.held = held
-        self._whole.cache_clear()
-        self._modes.cache_clear()
-        self._widening.cache_clear()
-        self._variances.clear()
+        self.gaussians = BeatGaussians(moments)
+        self.widths = BeatWidths(self.gaussians, held)
 
     def _check(self, moments: dict[str, Moments]) -> None:
         """An InputError if the training records cannot teach all that is asked for."""
@@ -224,7 +235,8 @@ class GaussianBeat:
             raise InputError(f"cannot fit {NAME}: no training record has {', '.join(unseen)}")
         if CALIBRATED in self.units and not moments["drift"].pairs.all():
             raise InputError(
-                f"cannot fit {CALIBRATED}: no training patient has two records with all leads"
+                f"cannot fit {CALIBRATED}: no training patient has two records with all leads;"
+                " raise --fit_records, or give other training records"
             )
 
     def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
@@ -236,8 +248,10 @@ class GaussianBeat:
     def predict_with_bars(
         self, windows: Sequence[dict]
     ) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
-        names = [name for name in self.units if name != CALIBRATED]
-        return {name: [self.derive(window, bars=True) for window in windows] for name in names}
+        return {
+            name: [self.derive(w, bars=True, calibrated=name == CALIBRATED) for w in windows]
+            for name in self.units
+        }
 
     def derive(
         self, window: dict, bars: bool = False, calibrated: bool = False
@@ -258,12 +272,14 @@ class GaussianBeat:
         part, base = (
             ("drift", window["calibration"]) if calibrated else ("common", np.zeros_like(mean))
         )
-        shared = self._posterior(part, seen, window["visible"])
+        shared = self.gaussians.posterior(part, seen, window["visible"])
         expected = base + shared.mean((mean - base)[None])[0]
-        rest = placed.beats - np.where(seen, mean, expected)
+        filled = np.where(seen, mean, expected)
+        rest = placed.beats - filled
         found, posteriors = np.empty_like(beats), []
         for covered, slots in _alike(placed.covered):
-            posterior = self._posterior("change", visible[:, None] & covered, window["visible"])
+            seen_of_slots = visible[:, None] & covered
+            posterior = self.gaussians.posterior("change", seen_of_slots, window["visible"])
             found[slots] = expected + posterior.mean(rest[slots])
             posteriors.append((posterior, slots))
 
@@ -276,117 +292,28 @@ class GaussianBeat:
 
         # how sure that is: what the Gaussians say, corrected as held-out records show
         variance = np.empty_like(beats)
+        of_shared = self.gaussians.variance(part, shared)
         for posterior, slots in posteriors:
-            variance[slots] = self._variance(part, shared) + self._variance("change", posterior)
-        widening = self._widening(int(window["visible"]), seen.shape[1])
-        if widening and not calibrated:
-            whole = np.where(seen, mean, expected)
-            known = self._features(int(window["visible"]), shared, mean, whole, rest[complete])
-            variance *= (widening.of_record(known) * widening.sample) ** 2
+            variance[slots] = of_shared + self.gaussians.variance("change", posterior)
+        variance *= (
+            self.widths.factor(part, int(window["visible"]), seen, filled, base, rest[complete])
+            ** 2
+        )
         # what stretching a beat and back loses is seen in the visible leads
         lost = (signal_of(window) - stitch_beats(beats, *where))[visible] ** 2
         lost = np.convolve(lost.mean(0), np.ones(3) / 3, "same")
         deviation = np.sqrt(stitch_beats(read_at(variance, placed.back), *where) + lost)
         return signal, np.where(visible[:, None], 0.0, deviation).astype(np.float32)
 
-    def _posterior(self, part: str, seen: np.ndarray, visible: int) -> Posterior:
-        """Of the Gaussian `part`; kept where the visible leads are seen for a whole beat."""
-        if seen.any(0).all():
-            return self._whole(part, int(visible), seen.shape[1])
-        return Posterior(getattr(self, part), seen)
-
-    def _condition_whole(self, part: str, visible: int, samples: int) -> Posterior:
-        seen = mask_leads(visible)[:, None] & np.ones(samples, bool)
-        return Posterior(getattr(self, part), seen)
-
-    def _variance(self, part: str, posterior: Posterior) -> np.ndarray:
-        """The variance [l,p] of a posterior, computed once for the samples that it sees."""
-        key = (part, posterior.seen.tobytes())
-        if key not in self._variances:
-            if len(self._variances) == KEPT_VARIANCES:
-                self._variances.clear()
-            self._variances[key] = posterior.variance()
-        return self._variances[key]
-
-    def _features(
-        self,
-        visible: int,
-        shared: Posterior,
-        mean: np.ndarray,
-        whole: np.ndarray,
-        rest: np.ndarray,
-    ) -> np.ndarray:
-        """What a record is known by (bands.features), from its mean beat [l,p] as it is seen and
-        with what is not seen of it filled in, and from how its complete beats differ [n,l,p]."""
-        samples, n = mean.shape[1], len(rest)
-        own = self._whole("change", visible, samples)
-        changes = own.distance(rest).sum() / (n - 1) if n > 1 else np.nan
-        place = whole[mask_leads(visible)].ravel() @ self._modes(visible, samples)
-        return features(np.array([shared.distance(mean[None])[0], changes]), place)
-
-    def _learn_widening(self, visible: int, samples: int) -> Widening | None:
-        """From the complete beats of the records held out, with these leads visible; None if too
-        few have these leads and others."""
-        shown = mask_leads(visible)
-        held = [
-            (x, there)
-            for _, x, there in self.held
-            if len(x) > 1 and there[shown].all() and there[~shown].any()
-        ]
-        if len(held) < FEWEST:
-            return None
-        shared, own = (self._whole(part, visible, samples) for part in ("common", "change"))
-        deviation = np.sqrt(self._variance("common", shared) + self._variance("change", own))
-        known, errors, hidden = [], [], []
-        for beats, there in held:
-            mean = beats.mean(0)
-            expected = shared.mean(mean[None])[0]
-            rest = beats - np.where(shown[:, None], mean, expected)
-            known.append(self._features(visible, shared, mean, mean, rest))
-            some = slice(None, HELD_BEATS)
-            found = expected + own.mean(rest[some])
-            errors.append((found - beats[some]) / np.maximum(deviation, 1e-6))
-            hidden.append(there & ~shown)
-        return learn_widening(np.stack(known), 2, errors, np.stack(hidden))
-
 
 def calibration_of(windows: Iterable[dict]) -> np.ndarray:
     """The mean complete beat [12,p] of a patient's windows, all of which have all leads."""
-    return np.concatenate([beats for _, beats, _ in _complete_beats(windows)]).mean(0)
+    return np.concatenate([beats for _, beats, _ in complete_beats(windows)]).mean(0)
 
 
 def can_calibrate(window: dict) -> bool:
     """Whether a window has all leads, and a complete beat."""
     return bool(mask_leads(window["lead_mask"]).all() and np.any(window["complete"]))
-
-
-def _complete_beats(windows: Iterable[dict]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Patient, complete beats [n,l,p] and leads [l] of every window that has a complete beat."""
-    for window in windows:
-        complete = np.asarray(window["complete"], bool)
-        if complete.any():
-            beats = np.asarray(window["beats"], np.float32)[complete]
-            yield window.get("patient_id", ""), beats, mask_leads(window["lead_mask"])
-
-
-def _hold_out(
-    records: Iterable[tuple[str, np.ndarray, np.ndarray]],
-    held: list[tuple[str, np.ndarray, np.ndarray]],
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The records without those of some patients, which go to `held`; if they are too few to learn
-    from, they come last instead."""
-    patients = set()
-    for record in records:
-        patient = record[0]
-        fresh = bool(patient) and len(held) < HELD and not fold_of(patient, HELD_FOLDS)
-        if fresh or patient in patients:
-            patients.add(patient)
-            held.append(record)
-        else:
-            yield record
-    if len(held) < FEWEST:
-        yield from held
-        held.clear()
 
 
 def _alike(covered: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -7,6 +7,9 @@ Where every lead is normalised by itself, a model knows the shape of a lead that
 never saw, not its size: derived leads then get the median size of that lead in training records,
 and the output says so. A method that knows how sure it is gives a 90% band around derived leads;
 where their size is not known, the band allows for how much it differs among training records.
+
+An earlier record of the same patient with all leads (--calibration) gives the sizes, and the mean
+beat from which the calibrated Gaussian model starts.
 """
 
 import argparse
@@ -25,12 +28,17 @@ from data_prep.ecg.geometry import describe_view, lead_matrix
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess, Window
 from data_prep.ecg.record import Record
-from data_prep.formats.any_file import read_any
+from data_prep.formats.any_file import NotSaid, read_any
 from data_prep.formats.wfdb_files import quiet_wfdb
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
-from lvcg_jax.reconstruct.bands import LEVEL, REACH
-from lvcg_jax.reconstruct.gaussian_beat import GaussianBeat
+from lvcg_jax.reconstruct.bands import FEWEST, LEVEL, REACH
+from lvcg_jax.reconstruct.gaussian_beat import (
+    CALIBRATED,
+    GaussianBeat,
+    calibration_of,
+    can_calibrate,
+)
 from lvcg_jax.reconstruct.lead_method import LeadMethod, LeadMethodWithBars, to_mv
 from lvcg_jax.reconstruct.learned.trained import TrainedLeads
 from lvcg_jax.reconstruct.linear import FittedLeads
@@ -45,6 +53,8 @@ from lvcg_jax.reconstruct.methods import (
 from lvcg_jax.reconstruct.scores import score_leads
 from lvcg_jax.reconstruct.views import Windows, bars_in_mv
 from lvcg_jax.text.tables import markdown_table
+
+SMALLEST_MV = 0.005  # from peak to peak; an ECG is a hundred times larger
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,16 @@ class LeadSizes(NamedTuple):
     median: np.ndarray  # [12] mV
     # [12] how much they differ: half of what holds two thirds of their logarithms; None: not known
     spread: np.ndarray | None = None
+    # [12] the same between two records of a patient; None: too few patients have two
+    revisit: np.ndarray | None = None
+
+
+class Calibration(NamedTuple):
+    """An earlier record of a patient, with all leads."""
+
+    record_id: str
+    beat: np.ndarray  # [12,p] its mean beat, normalised as beats are
+    sizes: np.ndarray  # [12] standard deviations of its leads in mV
 
 
 def derive(
@@ -78,6 +98,7 @@ def derive(
     preprocess: Preprocess,
     methods: list[LeadMethod],
     typical: LeadSizes | None,
+    calibration: Calibration | None = None,
 ) -> tuple[Derived, list[str]]:
     """Derives the leads that a record [T,c] does not show; `typical` are the sizes of unseen leads.
     Also notes."""
@@ -99,6 +120,8 @@ def derive(
     # window by window: leads that are seen as they are, the others as each method derives them
     for w in shown:
         window, present = _as_window(w, record.record_id, typical), mask_leads(w.lead_mask)[:, None]
+        if calibration:
+            window["calibration"] = calibration.beat
         place = slice(
             round(w.start_seconds * w.rate), round(w.start_seconds * w.rate) + w.signal.shape[1]
         )
@@ -156,15 +179,27 @@ def _as_window(w: Window, record_id: str, typical: LeadSizes | None) -> dict:
 
 def typical_sizes(windows: Windows) -> LeadSizes:
     """Of training records, those that have a lead."""
-    rows = np.stack([np.where(mask_leads(w["lead_mask"]), w["scale"], np.nan) for w in windows])
+    rows, changes = [], []
+    last: dict[str, np.ndarray] = {}  # by patient
+    for w in windows:
+        rows.append(np.where(mask_leads(w["lead_mask"]), w["scale"], np.nan))
+        patient = w["patient_id"]
+        if patient and patient in last:
+            changes.append(rows[-1] / last[patient])
+        last[patient] = rows[-1]
     sizes = np.nanmedian(rows, axis=0)
     if np.isnan(sizes).any():
         absent = ", ".join(np.array(LEADS)[np.isnan(sizes)])
         raise InputError(
             f"no training record has {absent}, so their usual size is not known: give other --data"
         )
-    low, high = np.nanquantile(np.log(rows), [1 / 6, 5 / 6], axis=0)
-    return LeadSizes(sizes, (high - low) / 2)
+    return LeadSizes(sizes, _spread(rows), _spread(changes) if len(changes) >= FEWEST else None)
+
+
+def _spread(sizes: list[np.ndarray]) -> np.ndarray:
+    """Half of what holds two thirds of the logarithms of sizes [12]."""
+    low, high = np.nanquantile(np.log(sizes), [1 / 6, 5 / 6], axis=0)
+    return (high - low) / 2
 
 
 def packaged_sizes(model: LVCG | TrainedLeads) -> LeadSizes | None:
@@ -264,10 +299,51 @@ def compare(result: Derived, name: str) -> list[str]:
     return lines
 
 
+def check_amplitude(record: Record) -> None:
+    """An InputError if a record's leads are about a thousand times too small: mV called uV. Readers
+    refuse what is too large."""
+    values = np.where(np.isfinite(record.signal), record.signal, 0.0)
+    low, high = np.quantile(values, [0.002, 0.998], axis=0)
+    size = np.median(high - low)
+    if 0 < size < SMALLEST_MV:
+        raise InputError(
+            f"record {record.record_id}: its leads span {1000 * size:.2g} uV from peak to peak,"
+            " about a thousand times too little: is the unit another one than the file or --unit"
+            " says?"
+        )
+
+
+def read_calibration(args: argparse.Namespace, preprocess: Preprocess) -> Calibration:
+    """--calibration=FILE. Its own file says what it is; where it does not, --rate and --unit do."""
+    try:
+        record = read_any(args.calibration)
+    except NotSaid:
+        record = read_any(args.calibration, args.rate, args.unit)
+    check_amplitude(record)
+    windows = preprocess.prepare(record.signal, record.rate, record.leads)
+    whole = [
+        w for w in windows if can_calibrate({"lead_mask": w.lead_mask, "complete": w.complete})
+    ]
+    if not whole:
+        lost = ~np.any([mask_leads(w.lead_mask) for w in windows], axis=0)
+        why = (
+            f"it lacks {', '.join(np.array(LEADS)[lost])} (absent, flat or without values)"
+            if lost.any()
+            else "no window of it has a complete beat in all twelve leads"
+        )
+        raise InputError(
+            f"--calibration: record {record.record_id} cannot calibrate, {why}: give an earlier"
+            " record of the patient with all twelve leads"
+        )
+    beat = calibration_of([_as_window(w, record.record_id, None) for w in whole])
+    return Calibration(record.record_id, beat, np.median([w.scale for w in whole], axis=0))
+
+
 def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]]:
     """The record, the leads of it that are visible, and a note on visible leads that it does not
     have."""
     record = read_any(args.record, args.rate, args.unit, args.lead_names)
+    check_amplitude(record)
     there = [name for name in map(canonical, record.leads) if name]
     asked = parse_leads(args.visible[0]) if args.visible else there
     visible = [lead for lead in asked if lead in there]
@@ -332,9 +408,14 @@ def derive_record(args: argparse.Namespace) -> int:
     """The command: reads, derives, draws, and writes WFDB if asked."""
     if args.k or len(args.visible) > 1 or args.also:
         raise InputError("--record takes one --visible=LEADS, and neither --k nor --also")
+    if args.calibrate:
+        raise InputError("--calibrate is for shards: with --record give --calibration=FILE")
     learned = load_learned(args.learned)
-    usual = [] if learned else ["lvcg"]
-    names = check_methods(usual if args.methods == "all" else args.methods.split(","))
+    names = [] if args.methods == "all" else check_methods(args.methods.split(","))
+    if args.calibration:
+        names.insert(0, CALIBRATED)
+    if not names and not learned:
+        names = ["lvcg"]
     record, visible, notes = read_visible(args)
     model = load_network(args.checkpoint, names)
     data = args.fit_data or args.data or (model.config.data.dir if model else "")
@@ -349,6 +430,7 @@ def derive_record(args: argparse.Namespace) -> int:
         preprocess = Preprocess.from_dict(facts["preprocess"])
     for method in learned:
         method.require(preprocess)
+    calibration = read_calibration(args, preprocess) if args.calibration else None
     eps = choose_eps(args.eps, model)
     methods = make_methods(names, model, eps, *((model.max_beats, 1) if model else ()))
     methods += learned
@@ -358,8 +440,18 @@ def derive_record(args: argparse.Namespace) -> int:
     packaged = packaged_sizes(owner) if owner and not data else None
     typical, size = learn(methods, first, data, preprocess, args.fit_records, packaged)
 
+    if calibration:
+        notes.append(
+            f"record {calibration.record_id} calibrates: it is taken for an earlier one of the same"
+            " patient, which cannot be checked."
+        )
+    if calibration and typical is not None:
+        spread = typical.spread if typical.revisit is None else typical.revisit
+        typical = LeadSizes(calibration.sizes, spread)
+        size = f"that of the calibration record {calibration.record_id}"
+
     # derive, and say how
-    result, found = derive(record, visible, preprocess, methods, typical)
+    result, found = derive(record, visible, preprocess, methods, typical, calibration)
     network = model if first in SOURCES else None
     matrix = (
         network.directions

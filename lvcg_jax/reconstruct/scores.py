@@ -7,6 +7,11 @@ and zero scores MSE 1 and R2 0. The value of a record is the mean over its hidde
 R2 is that of all hidden leads together, where large leads count more. Over a data set: the mean
 over records, and the median over patients (a patient's value is the mean of its records).
 
+PSNR is 20 log10(peak / RMSE) in dB, lead by lead, with the peak of the published code of Nef-Net:
+all leads of a record are scaled together so that they span 0 to 1. The peak is then 1, in mV the
+distance from the lowest to the highest sample of all its leads. (Nef-Net scales beat by beat.)
+Limb leads that are computed exactly have no PSNR, which would be that of rounding.
+
 Axis letters: k row (one view of one record), l lead, T sample, r resample, m patient.
 """
 
@@ -19,10 +24,11 @@ from data_prep.ecg.leads import LEADS
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.text.tables import markdown_table, with_interval
 
-MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv", "r2_mv")
+MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv", "r2_mv", "psnr")
 # in one lead R2 is the same in any unit
-LEAD_MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv")
-_PARTS = ("mse", "mae", "r", "mse_mv", "mae_mv", "power_mv")
+LEAD_MEASURES = ("mse", "mae", "r2", "r", "mae_mv", "rmse_mv", "psnr")
+_PARTS = ("mse", "mae", "r", "mse_mv", "mae_mv", "power_mv", "psnr")
+EXACT_PSNR = 80.0  # dB; a lead this close was computed from the visible ones, not derived
 
 
 def score_leads(
@@ -37,8 +43,11 @@ def score_leads(
     spread = np.maximum(np.sqrt(power), 1e-9)
     centred = derived - derived.mean(1, keepdims=True)
     product = np.sqrt(power * (centred**2).mean(1))
+    known = truth_mv[np.isfinite(truth_mv)]
+    span = np.ptp(known) if known.size else np.nan  # of all leads of the record
     with np.errstate(invalid="ignore", divide="ignore"):
         r = np.where(product > 1e-12, (truth * centred).mean(1) / product, np.nan)
+        psnr = 20 * np.log10(span / np.sqrt((error**2).mean(1)))
     found = {
         "mse": (error**2).mean(1) / spread**2,
         "mae": np.abs(error).mean(1) / spread,
@@ -46,6 +55,7 @@ def score_leads(
         "mse_mv": (error**2).mean(1),
         "mae_mv": np.abs(error).mean(1),
         "power_mv": power,
+        "psnr": np.where(psnr < EXACT_PSNR, psnr, np.nan),
     }
     scores = {name: np.full(len(hidden), np.nan) for name in _PARTS}
     for name, values in found.items():
@@ -64,6 +74,7 @@ def record_values(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "mae_mv": mean["mae_mv"],
         "rmse_mv": np.sqrt(mean["mse_mv"]),
         "r2_mv": 1.0 - mean["mse_mv"] / np.maximum(mean["power_mv"], 1e-18),
+        "psnr": mean["psnr"],
     }
 
 
@@ -111,6 +122,7 @@ def overall_table(methods: dict[str, dict], first: str) -> list[str]:
         "r",
         "MAE mV",
         "R2 in mV (median)",
+        "PSNR dB",
     ]
     rows = []
     for name, found in methods.items():
@@ -118,7 +130,8 @@ def overall_table(methods: dict[str, dict], first: str) -> list[str]:
         cells = [with_interval(o["mse"]), with_interval(o["mae"]), with_interval(o["r2"], "median")]
         cells += [with_interval(o["r2"]), with_interval(o["r"]), with_interval(o["mae_mv"])]
         gap = with_interval(found["minus_first"]["mse"], sign="+") if name != first else "-"
-        rows.append([name, *cells, with_interval(o["r2_mv"], "median"), gap])
+        cells += [with_interval(o["r2_mv"], "median"), with_interval(o["psnr"], digits=1)]
+        rows.append([name, *cells, gap])
     return markdown_table([*header, f"MSE minus {first}"], rows)
 
 

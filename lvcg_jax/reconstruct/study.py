@@ -128,7 +128,8 @@ def to_text(results: Sequence[dict], notes: Sequence[str]) -> str:
     lines = [
         "Hidden leads, 95% bootstrap intervals over patients. MSE, MAE and R2 in standard"
         " deviations of the true lead"
-        " (mean over hidden leads, then over records; median: over patients).",
+        " (mean over hidden leads, then over records; median: over patients). PSNR against the span"
+        " of all leads of the record, without limb leads that are computed.",
         "",
     ]
     for result in results:

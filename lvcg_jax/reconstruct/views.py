@@ -213,16 +213,19 @@ def derive_rows(
 
 
 def derive_bands(
-    sources: Sequence[Source], rows: Sequence[Row], chunk: int = CHUNK
+    sources: Sequence[Source],
+    rows: Sequence[Row],
+    chunk: int = CHUNK,
+    change: Callable[[dict], dict] = lambda window: window,
 ) -> Iterator[tuple[Row, dict, dict[str, tuple[np.ndarray, np.ndarray]]]]:
     """For each row in order: the row, its window, and all leads with their standard deviations, in
-    mV, by each method that knows them."""
+    mV, by each method that knows them; methods see the window after a `change`."""
     for first in range(0, len(rows), chunk):
         some = rows[first : first + chunk]
         windows = _with_signal([row.entry for row in some], some)
         found: list[dict[str, tuple[np.ndarray, np.ndarray]]] = [{} for _ in some]
         for source in sources:
-            mine = _as_source_reads(source, some, windows)
+            mine = [change(window) for window in _as_source_reads(source, some, windows)]
             for method in source.methods:
                 if not isinstance(method, LeadMethodWithBars):
                     continue
@@ -264,10 +267,15 @@ def _with_signal(entries: Sequence[Entry], rows: Sequence[Row]) -> list[dict]:
         with_limb_leads(read[e.key] | {"visible": row.visible & e.lead_mask})
         for e, row in zip(entries, rows, strict=True)
     ]
-    for window, row in zip(windows, rows, strict=True):
-        if row.first:
-            window["calibration"] = calibration_of(read_windows([row.first]))
-    return windows
+    first = {row.first.key: row.first for row in rows if row.first}
+    beats = {
+        key: calibration_of([window])
+        for key, window in zip(first, read_windows(list(first.values())), strict=True)
+    }
+    return [
+        window | {"calibration": beats[row.first.key]} if row.first else window
+        for window, row in zip(windows, rows, strict=True)
+    ]
 
 
 def with_limb_leads(window: dict) -> dict:

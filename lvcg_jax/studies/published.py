@@ -98,6 +98,15 @@ def published_errors(corpus: str, visible: int) -> dict[str, float] | None:
     return None
 
 
+def published_psnr(corpus: str, visible: int) -> dict[str, float]:
+    """Models that others derived hidden leads with, from so many visible ones: {model: dB}."""
+    return {
+        entry["model"]: entry["db"]
+        for entry in _document()["psnr"]
+        if (entry["corpus"], entry["visible"]) == (corpus, visible)
+    }
+
+
 def published_rows(corpus: str, task: str) -> dict[str, dict[float, Figure]]:
     """The published rows of a table, {name: {share of labels: figure}}; a row without any figure
     for this task is left out."""

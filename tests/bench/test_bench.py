@@ -169,6 +169,15 @@ def test_embedding_batch_after_batch_is_told_with_and_without_compiling(lines):
     assert several["ratio_records_per_second"] == pytest.approx(ratio, rel=1e-3)
 
 
+def test_deriving_leads_is_timed_beside_embedding(lines):
+    line = lines["derive"]
+    for kind, count in (("one_record", 1), ("bulk", line["records"])):
+        assert set(line[kind]) == {"embed", "lvcg", "gaussian beat"}
+        assert line[kind]["embed"]["times_embedding"] == 1
+        for found in line[kind].values():
+            assert found["records_per_second"] == pytest.approx(count / found["seconds"], rel=1e-3)
+
+
 def test_packaged_weights_are_timed_side_by_side(lines):
     speed, times = lines["packaged"]["records_per_second"], lines["packaged"]["times_the_slowest"]
     assert list(speed) == weights.names() and min(times.values()) == 1.0

@@ -7,7 +7,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.lottery import fold_of
 from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.ecg.segment import stitch_beats
-from lvcg_jax.reconstruct import bands, gaussian_beat
+from lvcg_jax.reconstruct import bands, beat_widths, gaussian_beat
 from lvcg_jax.reconstruct.gaussian_beat import (
     NAME,
     GaussianBeat,
@@ -16,6 +16,7 @@ from lvcg_jax.reconstruct.gaussian_beat import (
     place,
     read_at,
 )
+from lvcg_jax.reconstruct.unlike import add_noise_lead
 from lvcg_jax.reconstruct.views import with_limb_leads
 
 SAMPLES = 8
@@ -127,12 +128,15 @@ def test_a_record_unlike_the_training_records_gets_a_wider_band(maps):
         return window | {name: size * window[name] for name in ("beats", "signal")}
 
     method.fit([sized(np.exp(0.7 * rng.normal())) for _ in range(600)])
-    assert len(method.held) > 20
+    assert len(method.widths.held) > 20
     usual, outlier = (
         np.mean([method.derive(sized(size), bars=True)[1].mean() for _ in range(20)])
         for size in (1.0, 6.0)
     )
     assert outlier > 2 * usual
+    # and so does one of which a visible lead is noise
+    noisy = [add_noise_lead(sized(1.0) | {"uid": i}) for i in range(20)]
+    assert np.mean([method.derive(w, bars=True)[1].mean() for w in noisy]) > 1.1 * usual
     coverage = []
     for _ in range(100):
         window = sized(np.exp(0.7 * rng.normal()))
@@ -146,17 +150,17 @@ def test_a_record_unlike_the_training_records_gets_a_wider_band(maps):
 def test_the_patients_held_out_for_the_bands_are_in_no_covariance(maps):
     rng, method = np.random.default_rng(9), GaussianBeat()
     windows = [make_window(rng, maps) for _ in range(400)]
-    held = [w for w in windows if not fold_of(w["patient_id"], gaussian_beat.HELD_FOLDS)]
+    held = [w for w in windows if not fold_of(w["patient_id"], beat_widths.HELD_FOLDS)]
     method.fit(windows)
-    common, assert_same = method.common.covariance, np.testing.assert_array_equal
-    assert len(method.held) == len(held) > 20
+    common, assert_same = method.gaussians.parts["common"].covariance, np.testing.assert_array_equal
+    assert len(method.widths.held) == len(held) > 20
     for window in held:
         window["beats"] = 9 * window["beats"]
     method.fit(windows)
-    assert_same(method.common.covariance, common)
+    assert_same(method.gaussians.parts["common"].covariance, common)
     # too few to learn from: nobody is held out
     method.fit(windows[:50])
-    assert not method.held
+    assert not method.widths.held
     assert np.isfinite(method.predict_with_bars(windows[:1])[NAME][0][1]).all()
 
 
@@ -223,14 +227,28 @@ def test_an_earlier_record_with_all_leads_calibrates(maps):
         return [window | {"patient_id": str(number)} for window in windows]
 
     method.fit([window for number in range(300) for window in visits(number)])
-    errors = {name: [] for name in names}
-    for number in range(30):
+    errors, inside, widths = ({name: [] for name in names} for _ in range(3))
+    for number in range(60):
         first, later = visits(number)
         later["calibration"] = calibration_of([first])
-        for name, (signal,) in method.predict([later]).items():
-            errors[name].append(((signal - later["signal"]) ** 2).mean())
+        whole = slice(0, later["start"][-1])  # the last slot is stretched twice here
+        for name, ((signal, deviation),) in method.predict_with_bars([later]).items():
+            np.testing.assert_array_equal(signal, method.predict([later])[name][0])
+            off, hidden = np.abs(signal - later["signal"]), deviation.max(1) > 0
+            errors[name].append((off**2).mean())
+            inside[name].append((off < bands.REACH * deviation)[hidden, whole].mean())
+            widths[name].append(deviation.mean())
     plain, calibrated = (np.mean(errors[name]) for name in names)
     assert calibrated < 0.7 * plain, (plain, calibrated)
+    for name in names:
+        assert 0.86 < np.mean(inside[name]) < 0.94, (name, np.mean(inside[name]))
+    assert np.mean(widths[names[1]]) < 0.9 * np.mean(widths[names[0]])
+    # too few patients with two records held out: the factor of records without calibration
+    method.widths.held = method.widths.held[::2]
+    method.widths = beat_widths.BeatWidths(method.gaussians, method.widths.held)
+    again = method.derive(later, bars=True, calibrated=True)[1]
+    plain = method.derive(later, bars=True)[1]
+    assert again.max() > 0 and (again != plain).any()
     with pytest.raises(InputError, match="no training patient has two records"):
         method.fit([make_window(rng, maps) | {"patient_id": str(i)} for i in range(3)])
 

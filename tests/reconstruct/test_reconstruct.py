@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 from helpers.pictures import of_class, read_picture, words_of
+from scipy.signal import decimate
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
@@ -15,18 +16,21 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
 from data_prep.ecg.preprocess import Preprocess
+from data_prep.ecg.record import Record
 from data_prep.ecg.segment import stitch_beats
 from data_prep.formats.wfdb_files import read_wfdb_record
 from lvcg_jax.data.entries import draw_patients, list_entries
 from lvcg_jax.data.packing import record_batch
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
+from lvcg_jax.reconstruct import one_record as one_record_room
 from lvcg_jax.reconstruct import study
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
-from lvcg_jax.reconstruct.coverage import BandCoverage, coverage_tables
+from lvcg_jax.reconstruct.coverage import WAVES, BandCoverage, coverage_tables
 from lvcg_jax.reconstruct.lead_method import signal_of
 from lvcg_jax.reconstruct.linear import regression_matrix
 from lvcg_jax.reconstruct.methods import METHODS, NO_NETWORK, SOURCES, make_methods
 from lvcg_jax.reconstruct.scores import record_values, score_leads, summarise
+from lvcg_jax.reconstruct.unlike import DISTURBANCES
 from lvcg_jax.reconstruct.views import (
     Source,
     Windows,
@@ -161,6 +165,12 @@ def test_scores_by_hand():
     assert values["r2_mv"][0] == pytest.approx(0.75)
     assert values["r"][0] == pytest.approx(1.0)
     assert values["mae_mv"][0] == pytest.approx(2 / np.pi, rel=1e-3)
+    # the error is a sine of 1 mV, leads span 4 mV; with one visible lead of 40 mV, 20 dB more
+    assert values["psnr"][0] == pytest.approx(20 * np.log10(4 * np.sqrt(2)), abs=1e-3)
+    truth[5] = np.linspace(0, 40, 1000)
+    larger = score_leads(truth, truth * 0.5 + 2.5, hidden)["psnr"][3]
+    assert larger == pytest.approx(values["psnr"][0] + 20, abs=1e-3)
+    assert np.isnan(score_leads(truth, truth, hidden)["psnr"][3])  # computed, not derived
     flat = score_leads(truth, np.full_like(truth, 5.0), hidden)
     assert flat["mse"][3] == pytest.approx(1.0) and np.isnan(flat["r"][3])
 
@@ -175,7 +185,7 @@ def test_intervals_are_over_patients_and_differences_are_paired():
         wide["mean"] == pytest.approx(values.mean()) and wide["low"] < wide["mean"] < wide["high"]
     )
     mse = np.abs(rng.normal(size=(600, 12)))
-    scores = {part: mse for part in ("mse", "mae", "r", "mse_mv", "mae_mv", "power_mv")}
+    scores = {part: mse for part in score_leads(mse, mse, mse[:, 0] > 0)}
     worse = scores | {"mse": mse + 0.1}
     gap = summarise({"a": scores, "b": worse}, np.arange(600), 200, "a")["b"]["minus_first"]["mse"]
     assert gap["low"] == pytest.approx(0.1) and gap["high"] == pytest.approx(0.1)
@@ -287,7 +297,7 @@ def test_command_writes_all_methods_and_another_run_in_the_same_units(
         bands = view["methods"]["gaussian beat"]["bands"]
         assert "bands" not in view["methods"]["lvcg"] and bands["rows"] == 10
         assert 0 < bands["overall"]["mean"] <= 1 and bands["width"]["mean"] > 0
-        assert set(bands["per_wave"]) == {"P", "QRS", "ST", "T"} and bands["per_class"]
+        assert set(bands["per_wave"]) == set(WAVES) and bands["per_class"]
     assert set(results["views"][0]["methods"]["lvcg"]["per_lead"]) == set(LEADS) - {"I", "II"}
     text = (out / "table.md").read_text()
     assert {row[0] for row in rows_of(text)} == {"method", *names}
@@ -363,6 +373,46 @@ def test_a_band_is_judged_on_what_is_derived_by_wave_and_by_diagnosis(entries):
     lines = rows_of("\n".join(coverage_tables({"sure": {"bands": found}, "other": {}})))
     assert [row[0] for row in lines] == ["method", "sure"] * 3
     assert lines[1][1].startswith("83.3 [")
+
+
+def test_visible_leads_that_are_not_what_they_are_called_are_judged_against_the_true_hidden_ones(
+    entries,
+):
+    class Wary:
+        """The truth of V1, and a deviation as large as the visible leads are rough."""
+
+        units = {"wary": "z"}  # noqa: RUF012
+
+        def fit(self, windows):
+            pass
+
+        def predict(self, windows):
+            return {"wary": [signal_of(w) for w in windows]}
+
+        def predict_with_bars(self, windows):
+            found = []
+            for w, x in zip(windows, self.predict(windows)["wary"], strict=True):
+                rough = np.diff(x[mask_leads(w["visible"])]).std()
+                found.append((x, np.full_like(x, rough)))
+            return {"wary": found}
+
+    view = fixed_view(entries[:4], ["II", "V2", "V5"], A, 1e-4)
+    coverage = BandCoverage(view.rows, 4)
+    coverage.measure([Source([Wary()])], view.rows)
+    found = coverage.summary(20)["wary"]
+    unlike = {kind: found["unlike"][kind] for kind in DISTURBANCES}
+    assert all(of["rows"] == 4 and of["inside"] == 1 for of in unlike.values())
+    assert unlike["last visible lead is noise"]["times"] > 1.5
+    assert found["per_wave"]["cut-off beats"]["mean"] == 1
+    text = "\n".join(coverage_tables({"wary": {"bands": found}}))
+    assert "| wary | last visible lead is noise | 4 | 100.0 |" in text
+    (window,) = Windows(entries[:1])
+    window |= {"visible": THREE, "signal": signal_of(window)}
+    swapped = DISTURBANCES["arm electrodes swapped"](window)
+    for name, axis in (("signal", 0), ("beats", 1)):
+        before, after = np.moveaxis(window[name], axis, 0), np.moveaxis(swapped[name], axis, 0)
+        np.testing.assert_array_equal(after[1], before[2].astype(np.float32))  # II, visible
+        np.testing.assert_array_equal(after[[0, 2, 7]], before[[0, 2, 7]].astype(np.float32))
 
 
 def test_a_stored_signal_is_the_truth(raw_corpus, tmp_path):
@@ -441,6 +491,89 @@ def test_one_record_comes_with_its_band(shards_dir, raw_corpus, tmp_path, capsys
     assert (written.signal[:, 12:] > 0).mean() > 0.99
     drawn = read_picture(next(tmp_path.glob("*.svg")))
     assert len(of_class(drawn, "band")) == 5 and "90% band" in words_of(drawn)
+
+
+def test_an_earlier_record_of_the_patient_calibrates_one_record(
+    shards_dir, raw_corpus, tmp_path, capsys
+):
+    path, record = one_record(raw_corpus)
+    old = tmp_path / "old.npz"
+    facts = {"rate": record.rate, "unit": "mV", "leads": np.array(record.names)}
+    np.savez(old, signal=record.signal, **facts)
+    where = [f"--data={shards_dir}", f"--record={path}", f"--out={tmp_path}", "--visible=I,II"]
+    assert command(*where, f"--calibration={old}", "--methods=gaussian beat", "--write_wfdb") == 0
+    said = capsys.readouterr().out
+    assert "derived by gaussian beat, calibrated" in said and "inside the band" in said
+    assert "record old calibrates" in said and "cannot be checked" in said
+    assert "size of derived leads: that of the calibration record old" in said
+    (header,) = tmp_path.glob("*_derived.hea")
+    written = read_wfdb_record(str(header)[:-4])
+    assert written.names[12:] == [f"V{i} (derived) sd" for i in range(1, 7)]
+    # calibrated by itself, a record comes back but for what its beats do not share
+    r = [float(cells[1]) for cells in rows_of(said) if cells[0].startswith("V")]
+    assert len(r) == 6 and min(r) > 0.9, r
+
+    mistakes = {
+        ("--calibrate",): "give --calibration=FILE",
+        (f"--calibration={tmp_path / 'few.npz'}",): "lacks V5, V6",
+    }
+    few = [i for i, name in enumerate(record.names) if name.upper() not in ("V5", "V6")]
+    facts["leads"] = facts["leads"][few]
+    np.savez(tmp_path / "few.npz", signal=record.signal[:, few], **facts)
+    for flags, words in mistakes.items():
+        with pytest.raises(InputError, match=words):
+            command(*where, *flags)
+    with pytest.raises(InputError, match="goes with --record"):
+        command(*where[::2], f"--calibration={old}", "--k=3")
+
+
+@pytest.fixture(scope="module")
+def derive_with_bands(shards_dir, raw_corpus):
+    """signal [T,12], rate, visible leads -> leads and deviations [12,T] by the Gaussian model."""
+    _, record = one_record(raw_corpus)
+    (method,) = make_methods(["gaussian beat"], None, 1e-4)
+    train = Windows(list_entries([ShardSet(shards_dir, "train")]))
+    method.fit(train)
+    preprocess, sizes = train.entries[0].shards.preprocess, one_record_room.typical_sizes(train)
+
+    def derived(signal, rate, visible):
+        facts = ({}, None, "test")
+        made = Record("made", "made", signal.astype(np.float32), rate, record.names, *facts)
+        found, _ = one_record_room.derive(made, visible, preprocess, [method], sizes)
+        return found.mv["gaussian beat"], found.deviation["gaussian beat"]
+
+    return derived, record
+
+
+def test_one_lead_two_beats_another_rate_and_noise_are_derived_with_a_band(derive_with_bands):
+    derived, record = derive_with_bands
+    signal, rate = record.signal, record.rate
+    whole, band = derived(signal, rate, ["I", "II", "V2"])
+    one, wide = derived(signal, rate, ["I"])
+    assert np.isfinite(one).all() and wide[6:].mean() > band[6:].mean()
+    # 2.5 s hold two or three beats
+    short, sure = derived(signal[: int(2.5 * rate)], rate, ["I", "II", "V2"])
+    assert np.isfinite(short).all() and (sure[8] > 0).all()
+    # every other sample was not recorded
+    slower, _ = derived(decimate(signal, 2, axis=0), rate / 2, ["I", "II", "V2"])
+    assert np.corrcoef(slower[8], whole[8])[0, 1] > 0.97
+    noisy = signal.copy()
+    column = [name.upper() for name in record.names].index("V2")
+    noisy[:, column] = np.random.default_rng(0).normal(size=len(noisy))
+    noise, unsure = derived(noisy, rate, ["I", "II", "V2"])
+    assert np.isfinite(noise).all() and (unsure[8] > 0).all()
+    with pytest.raises(InputError, match="every lead is absent, without values, flat or railed"):
+        derived(np.ones_like(signal), rate, ["I", "II", "V2"])
+
+
+def test_a_wrong_unit_of_one_record_is_noticed(shards_dir, raw_corpus, tmp_path):
+    _, record = one_record(raw_corpus)
+    for factor, word in ((1000, "gain or unit is wrong"), (0.001, "thousand times too little")):
+        facts = {"rate": record.rate, "unit": "mV", "leads": np.array(record.names)}
+        np.savez(tmp_path / "odd.npz", signal=factor * record.signal, **facts)
+        where = [f"--data={shards_dir}", f"--record={tmp_path / 'odd.npz'}", "--visible=II"]
+        with pytest.raises(InputError, match=word):
+            command(*where, f"--out={tmp_path}", "--methods=regression")
 
 
 def test_a_flat_or_absent_visible_lead_of_one_record_is_named_and_the_others_go_on(

@@ -13,6 +13,7 @@ from lvcg_jax.studies.published import (
     PAPER_BEST,
     published,
     published_errors,
+    published_psnr,
     published_rows,
 )
 
@@ -164,3 +165,10 @@ def test_errors_of_hidden_leads_beside_ours_are_those_of_the_file():
     shown = [tuple(map(float, cell.split("/"))) for cell in line[1].split("|")]
     places = [("cpsc2018", 3), ("cpsc2018", 5), ("ptb", 3), ("ptb", 5)]
     assert shown == [tuple(published_errors(*place).values()) for place in places]
+
+
+def test_psnr_of_others_on_the_page_is_that_of_the_file():
+    text = (ROOT / "docs" / "evaluation.md").read_text()
+    for model, db in published_psnr("ptbxl", 3).items():
+        assert f"| {model} (published) | {db} |" in text, model
+    assert published_psnr("ptbxl", 5) == {}
