@@ -299,11 +299,18 @@ class GaussianBeat:
             self.widths.factor(part, int(window["visible"]), seen, filled, base, rest[complete])
             ** 2
         )
-        # what stretching a beat and back loses is seen in the visible leads
-        lost = (signal_of(window) - stitch_beats(beats, *where))[visible] ** 2
-        lost = np.convolve(lost.mean(0), np.ones(3) / 3, "same")
-        deviation = np.sqrt(stitch_beats(read_at(variance, placed.back), *where) + lost)
+        variance = stitch_beats(read_at(variance, placed.back), *where)
+        deviation = np.sqrt(variance + lost_in_stretching(window))
         return signal, np.where(visible[:, None], 0.0, deviation).astype(np.float32)
+
+
+def lost_in_stretching(window: dict) -> np.ndarray:
+    """The error power [T] of beats that are stretched and stretched back, as the visible leads
+    show it."""
+    where = (window["start"], window["length"], int(window["num_samples"]))
+    back = stitch_beats(np.asarray(window["beats"], np.float64), *where)
+    lost = (signal_of(window) - back)[mask_leads(window["visible"])] ** 2
+    return np.convolve(lost.mean(0), np.ones(3) / 3, "same")
 
 
 def calibration_of(windows: Iterable[dict]) -> np.ndarray:

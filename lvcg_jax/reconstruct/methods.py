@@ -42,7 +42,7 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.parts import Geometry
 from lvcg_jax.reconstruct import gaussian_beat
 from lvcg_jax.reconstruct.lead_method import LeadMethod
-from lvcg_jax.reconstruct.learned.trained import TrainedLeads
+from lvcg_jax.reconstruct.learned.trained import TrainedLeads, open_network
 from lvcg_jax.reconstruct.linear import (
     FittedLeads,
     LinearLeads,
@@ -127,7 +127,7 @@ def load_learned(texts: Sequence[str]) -> list[TrainedLeads]:
         name, path = named_path("--learned", text)
         if name in (*METHODS, gaussian_beat.CALIBRATED, *(method.name for method in found)):
             raise InputError(f"--learned={text}: there is a method '{name}' already: rename it")
-        found.append(TrainedLeads(name, path))
+        found.append(open_network(name, path))
     return found
 
 

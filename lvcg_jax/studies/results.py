@@ -277,7 +277,8 @@ def main(argv: list[str] | None = None) -> int:
     add(
         "--work",
         type=Path,
-        help="where embeddings and JSON are kept (default RUN/eval, for packaged weights runs/NAME/eval)",
+        help="where embeddings and JSON are kept (default RUN/eval; of packaged weights"
+        " runs/NAME/eval)",
     )
     add_shared(parser, "task", "fractions", seeds=5)
     args = parser.parse_args(argv)

@@ -15,20 +15,29 @@ from data_prep.ecg.geometry import kors_matrix
 from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.reconstruct import __main__ as reconstruct_door
+from lvcg_jax.reconstruct.bands import REACH
+from lvcg_jax.reconstruct.gaussian_beat import Gaussian, Posterior
 from lvcg_jax.reconstruct.lead_method import signal_of
 from lvcg_jax.reconstruct.learned import __main__ as fit_door
 from lvcg_jax.reconstruct.learned import fitting
 from lvcg_jax.reconstruct.learned.budget import count_flops
 from lvcg_jax.reconstruct.learned.examples import draw_visible, hold_out, show
+from lvcg_jax.reconstruct.learned.field import Field
 from lvcg_jax.reconstruct.learned.network import LeadNetwork
 from lvcg_jax.reconstruct.learned.networks import NETWORKS, sizes_of
-from lvcg_jax.reconstruct.learned.trained import TrainedLeads, read_network, save_network
+from lvcg_jax.reconstruct.learned.trained import (
+    TrainedLeads,
+    open_network,
+    read_network,
+    save_network,
+)
 from lvcg_jax.reconstruct.learned.vae_cnn import kl_divergence
 from lvcg_jax.reconstruct.linear import kim_matrix, regression_matrix
 from lvcg_jax.reconstruct.views import Windows
 
 THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
 SMALL = {
+    "field": {"modes": 8, "width": 16, "layers": 1},
     "vae_cnn": {"features": (8, 8), "code": 4},
     "e_lstm": {"units": 4, "layers": 1},
     "nef_net": {"features": 16},
@@ -49,9 +58,20 @@ def shown_of(seed=0, samples=32, rows=2, visible=THREE):
     return show(x, x, np.tile(mask_leads(visible), (rows, 1)), sizes, seconds)
 
 
+def learned_of(name, samples):
+    """What a network would have learned before training: random modes."""
+    if name != "field":
+        return {}
+    modes = np.random.default_rng(2).normal(size=(len(LEADS) * samples, SMALL[name]["modes"]))
+    prior = np.eye(modes.shape[1], dtype=np.float32)
+    learned = {"modes": np.linalg.qr(modes)[0].astype(np.float32), "common": prior}
+    return learned | {"change": prior, "sizes": np.ones(len(prior), np.float32)}
+
+
 def started(name, samples=32):
     """A small network with random weights: its call, and variables to call it with."""
     network, shown = NETWORKS[name](**SMALL[name]), shown_of(samples=samples)
+    shown |= network.prepare(learned_of(name, samples), mask_leads(THREE))
     return network, jax.jit(network.init)(jax.random.key(1), shown)
 
 
@@ -61,7 +81,7 @@ def untrained(name, folder, preprocess, samples=32):
     facts = {"network": name, "sizes": sizes_of(network), "preprocess_hash": preprocess.hash()}
     facts["preprocess"] = preprocess.to_dict()
     path = folder / f"{name}.safetensors"
-    save_network(path, variables["params"], {}, facts)
+    save_network(path, variables["params"], learned_of(name, samples), facts)
     return TrainedLeads(name, path)
 
 
@@ -169,6 +189,42 @@ def test_a_network_may_build_on_a_closed_form(shards_dir, windows, tmp_path, mon
         whole = slice(int(window["start"][1]), int(window["start"][-1]))  # without partial beats
         np.testing.assert_allclose(found[:, whole], straight[:, whole], atol=0.3)
         assert np.corrcoef(found[:, whole].ravel(), straight[:, whole].ravel())[0, 1] > 0.99
+
+
+def test_the_field_lifts_as_the_closed_form_does():
+    """With all modes kept, and a network that adds nothing."""
+    rng, samples = np.random.default_rng(3), 16
+    size, visible = len(LEADS) * samples, mask_leads(THREE)
+    root = rng.normal(size=(2, size, size)) / np.sqrt(size)
+    common, change = (Gaussian(r @ r.T, 0.05) for r in root)
+    network = Field(modes=size, width=4, layers=1)
+    learned = network.in_modes({"common": common, "change": change})
+    shown = shown_of(samples=samples) | {"mean": shown_of(1, samples)["x"]}
+    shown |= network.prepare(learned, visible)
+    variables = network.init(jax.random.key(0), shown)
+    nothing = jax.tree.map(np.zeros_like, variables)
+    seen = np.repeat(visible[:, None], samples, 1)
+    rest = np.where(visible[:, None], shown["x"] - shown["mean"], 0.0)
+    expected = Posterior(common, seen).mean(shown["mean"]) + Posterior(change, seen).mean(rest)
+    np.testing.assert_allclose(network.apply(nothing, shown), expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("change", [{}, {"skip": False}, {"context": False}, {"basis": "dipole"}])
+def test_the_field_and_its_ablations_learn_and_know_their_errors(
+    change, shards_dir, windows, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Field, "rows", 32)
+    monkeypatch.setitem(SMALL, "field", {"modes": 24, "width": 32, "layers": 1} | change)
+    out = tmp_path / "field.safetensors"
+    facts = fit_small(shards_dir, out, "field", steps=20 if change else STEPS)
+    assert facts["held_error"] < (1.0 if change else 0.5)
+    method = open_network("field", out)
+    ((x, deviation), *_) = method.predict_with_bars(windows)["field"]
+    visible = mask_leads(THREE)
+    assert (deviation[visible] == 0).all() and (deviation[~visible] > 0).all()
+    if not change:
+        inside = np.abs(x - windows[0]["signal"])[~visible] < REACH * deviation[~visible]
+        assert 0.6 < inside.mean() <= 1.0
 
 
 def test_visible_leads_are_drawn_by_number_and_leave_one_to_derive():

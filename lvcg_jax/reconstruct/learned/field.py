@@ -27,7 +27,7 @@ from scipy.linalg import eigh
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.masking import masked_mean
-from lvcg_jax.reconstruct.gaussian_beat import GaussianBeat
+from lvcg_jax.reconstruct.gaussian_beat import Gaussian, GaussianBeat
 from lvcg_jax.reconstruct.learned.network import LeadNetwork, hidden_error
 
 BINS = 16  # parts of a beat whose errors are told apart
@@ -53,14 +53,17 @@ class Field(LeadNetwork):
 
     @nn.nowrap
     def learn(self, windows: Iterable[dict]) -> dict[str, np.ndarray]:
-        """The modes [l*p,k], and what the Gaussians say in their coordinates."""
-        gaussian = GaussianBeat()
-        gaussian.fit(windows)
-        parts = {"common": gaussian.common, "change": gaussian.change}
+        method = GaussianBeat()
+        method.fit(windows)
+        return self.in_modes({name: method.gaussians.parts[name] for name in ("common", "change")})
+
+    @nn.nowrap
+    def in_modes(self, parts: dict[str, Gaussian]) -> dict[str, np.ndarray]:
+        """The modes [l*p,k], and what the Gaussians of the common beat and of the changes say in
+        their coordinates."""
         if not self.context:
-            total = sum(part.covariance for part in parts.values())
-            noise = sum(part.noise for part in parts.values())
-            parts = {"change": type(gaussian.common)(total, noise)}
+            covariances, noises = zip(*parts.values(), strict=True)
+            parts = {"change": Gaussian(sum(covariances), sum(noises))}
         modes = self._modes(sum(part.covariance for part in parts.values()))
         learned = {"modes": modes.astype(np.float32)}
         for name, (covariance, noise) in parts.items():

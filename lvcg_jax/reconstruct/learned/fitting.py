@@ -37,6 +37,7 @@ from lvcg_jax.reconstruct.learned.examples import (
 from lvcg_jax.reconstruct.learned.network import LeadNetwork
 from lvcg_jax.reconstruct.learned.networks import NETWORKS, sizes_of
 from lvcg_jax.reconstruct.learned.trained import derive, save_network
+from lvcg_jax.reconstruct.learned.widths import learn_widths
 from lvcg_jax.reconstruct.views import Windows
 
 RATES = (1e-3, 3e-3)
@@ -139,6 +140,8 @@ def fit_network(
         "held_error": state.errors[-1],
         "lead_sizes_mv": lead_sizes(examples),
     }
+    if hasattr(network, "spread"):
+        learned["widths"] = learn_widths(network, examples, held, learned, seed, state.params)
     save_network(out, jax.device_get(state.params), learned, facts)
     part.unlink(missing_ok=True)
     return facts

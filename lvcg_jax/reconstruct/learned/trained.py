@@ -6,7 +6,7 @@ Axis letters: n slot of a record, b row of a batch, l lead, p sample of a beat, 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from data_prep.base.words import first_line
 from data_prep.ecg.leads import mask_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.segment import stitch_beats
-from lvcg_jax.reconstruct.gaussian_beat import common_beat, place, read_at
+from lvcg_jax.reconstruct.gaussian_beat import common_beat, lost_in_stretching, place, read_at
 from lvcg_jax.reconstruct.lead_method import signal_of
 from lvcg_jax.reconstruct.learned.examples import show
 from lvcg_jax.reconstruct.learned.network import BEATS, LeadNetwork
@@ -107,7 +107,18 @@ class TrainedLeads:
         """Nothing to learn: it was trained."""
 
     def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
-        """Windows that see the same leads go together if the network has arrays for them."""
+        found = self._signals(windows, derive)
+        seen = [mask_leads(window["visible"])[:, None] for window in windows]
+        return {
+            self.name: [
+                np.where(mine, signal_of(window), x).astype(np.float32)
+                for mine, window, x in zip(seen, windows, found, strict=True)
+            ]
+        }
+
+    def _signals(self, windows: Sequence[dict], compute: Callable) -> list[np.ndarray]:
+        """What the network computes [12,T] for each window; those that see the same leads go
+        together if it has arrays for them."""
         together: dict[int, list[int]] = {}
         for i, window in enumerate(windows):
             mask = int(window["visible"])
@@ -117,10 +128,11 @@ class TrainedLeads:
             rows = [self._rows(windows[i]) for i in places]
             visible = [mask_leads(windows[i]["visible"]) for i in places]
             sizes = [np.asarray(windows[i]["scale"]) for i in places]
-            derived = self._derive(rows, visible, sizes, self._prepare(mask) if mask else {})
+            extra = self._prepare(mask) if mask else {}
+            derived = self._compute(compute, rows, visible, sizes, extra)
             for i, read, leads in zip(places, rows, derived, strict=True):
                 found[i] = self._as_signal(leads, read, windows[i])
-        return {self.name: found}
+        return found
 
     def _rows(self, window: dict) -> Rows:
         rate = self.facts["preprocess"]["rate"]
@@ -139,8 +151,9 @@ class TrainedLeads:
         mean = np.broadcast_to(mean.astype(np.float32), x.shape)
         return Rows(x, mean, seconds, placed.back)
 
-    def _derive(
+    def _compute(
         self,
+        compute: Callable,
         rows: list[Rows],
         visible: list[np.ndarray],
         sizes: list[np.ndarray],
@@ -162,20 +175,47 @@ class TrainedLeads:
                 name: np.pad(value, [(0, short)] + [(0, 0)] * (value.ndim - 1))
                 for name, value in some.items()
             }
-            derived = derive(self.network, self._variables, some | extra)
-            found.append(np.asarray(derived)[:number])
+            found.append(np.asarray(compute(self.network, self._variables, some | extra))[:number])
         return np.split(np.concatenate(found), np.cumsum(counts)[:-1])
 
     def _as_signal(self, leads: np.ndarray, rows: Rows, window: dict) -> np.ndarray:
-        signal = leads[0]
-        if rows.back is not None:
-            where = (window["start"], window["length"], int(window["num_samples"]))
-            signal = stitch_beats(read_at(leads, rows.back), *where)
-        seen = mask_leads(window["visible"])[:, None]
-        return np.where(seen, signal_of(window), signal).astype(np.float32)
+        if rows.back is None:
+            return leads[0]
+        where = (window["start"], window["length"], int(window["num_samples"]))
+        return stitch_beats(read_at(leads, rows.back), *where)
+
+
+class TrainedLeadsWithBars(TrainedLeads):
+    """A network that also says how large its errors are, see widths.py."""
+
+    def predict_with_bars(
+        self, windows: Sequence[dict]
+    ) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+        found = []
+        spreads = self._signals(windows, expected_error)
+        for window, x, spread in zip(
+            windows, self.predict(windows)[self.name], spreads, strict=True
+        ):
+            visible = mask_leads(window["visible"])
+            width = spread * self._learned["widths"][visible.sum()][:, None]
+            deviation = np.sqrt(width**2 + lost_in_stretching(window))
+            found.append((x, np.where(visible[:, None], 0.0, deviation).astype(np.float32)))
+        return {self.name: found}
+
+
+def open_network(name: str, path: str | Path) -> TrainedLeads:
+    """The network of a file as a method of this name, with bands if it has them."""
+    _, learned, _ = read_network(path)
+    return (TrainedLeadsWithBars if "widths" in learned else TrainedLeads)(name, path)
 
 
 @partial(jax.jit, static_argnums=0)
 def derive(network: LeadNetwork, variables: dict, shown: dict) -> jax.Array:
     """All leads [b,l,p] of a batch."""
     return network.apply(variables, shown)
+
+
+@partial(jax.jit, static_argnums=0)
+def expected_error(network: LeadNetwork, variables: dict, shown: dict) -> jax.Array:
+    """How large the network expects the error of each sample to be, [b,l,p]."""
+    return network.apply(variables, shown, method="spread")
