@@ -23,7 +23,7 @@ import argparse
 
 from data_prep.base.command import Parser, natural_int, positive_float, positive_int, run_command
 from data_prep.base.errors import InputError
-from lvcg_jax.reconstruct.methods import METHODS
+from lvcg_jax.reconstruct.methods import FIELD, METHODS
 from lvcg_jax.reconstruct.study import evaluate_shards
 from lvcg_jax.runs import weights
 from lvcg_jax.text.flags import add_shared
@@ -54,7 +54,11 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         help="views drawn for each record with --k (default 1)",
     )
     add("--seed", type=natural_int, default=0, help="of the draws (default 0)")
-    add("--methods", default="all", help=f"comma-separated, of {', '.join(METHODS)} (default all)")
+    add(
+        "--methods",
+        default="all",
+        help=f"comma-separated, of {', '.join((FIELD, *METHODS))} (default all)",
+    )
     add(
         "--also",
         action="append",

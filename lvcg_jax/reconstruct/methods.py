@@ -1,5 +1,6 @@
 """Ways to derive all twelve leads of a record from some of them, behind one small interface.
 
+    lvcg field      LVCG on a field of the whole beat (learned/field.py), packaged and ready to use
     lvcg            the trained model, from the temporal module's tokens and from the encoder's
                     own, mixed 2 to 1
     lvcg_predicted  from the temporal module's tokens alone: what its objective trains
@@ -29,6 +30,7 @@ Axis letters: g group, m packed slot, l lead, p sample in beat, T sample.
 import difflib
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -36,6 +38,7 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix, lift_matrix
 from data_prep.ecg.leads import LEADS
+from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.segment import stitch_beats
 from lvcg_jax.data.packing import pack
 from lvcg_jax.embed.lvcg import LVCG
@@ -60,6 +63,8 @@ NO_NETWORK = (
     gaussian_beat.NAME, "copy", "zero",
 )  # fmt: skip
 METHODS = (*SOURCES, *NO_NETWORK)
+# LVCG on a field of the whole beat, as the package carries it
+FIELD, PACKAGED = "lvcg field", Path(__file__).with_name("packaged") / "field.safetensors"
 
 
 class NetworkLeads:
@@ -110,7 +115,7 @@ def stitch_packed(beats: np.ndarray, windows: Sequence[dict]) -> list[np.ndarray
     ]
 
 
-def check_methods(names: Sequence[str], known: Sequence[str] = METHODS) -> list[str]:
+def check_methods(names: Sequence[str], known: Sequence[str] = (FIELD, *METHODS)) -> list[str]:
     """The names without repeats, or an InputError with what may have been meant."""
     for name in names:
         if name not in known:
@@ -120,12 +125,21 @@ def check_methods(names: Sequence[str], known: Sequence[str] = METHODS) -> list[
     return list(dict.fromkeys(names))
 
 
+def choose_names(text: str, preprocess: Preprocess) -> list[str]:
+    """The methods of --methods; 'all' leaves out the packaged network if records are prepared
+    otherwise than it needs."""
+    if text != "all":
+        return check_methods(text.split(","))
+    fits = PACKAGED.is_file() and open_network(FIELD, PACKAGED).fits(preprocess)
+    return [*([FIELD] if fits else []), *METHODS]
+
+
 def load_learned(texts: Sequence[str]) -> list[TrainedLeads]:
     """The trained networks of --learned=NAME=FILE, each under a name of its own."""
     found: list[TrainedLeads] = []
     for text in texts:
         name, path = named_path("--learned", text)
-        if name in (*METHODS, gaussian_beat.CALIBRATED, *(method.name for method in found)):
+        if name in (FIELD, *METHODS, gaussian_beat.CALIBRATED, *(method.name for method in found)):
             raise InputError(f"--learned={text}: there is a method '{name}' already: rename it")
         found.append(open_network(name, path))
     return found
@@ -152,7 +166,7 @@ def make_methods(
 ) -> list[LeadMethod]:
     """The methods of these names, as few LeadMethods as share their work; `eps` regularises the
     pure geometries."""
-    names = check_methods(names, (*METHODS, gaussian_beat.CALIBRATED))
+    names = check_methods(names, (FIELD, *METHODS, gaussian_beat.CALIBRATED))
     learned = {name: source for name, source in SOURCES.items() if name in names}
     if learned and model is None:
         raise InputError(f"{', '.join(learned)} needs a trained model: give --checkpoint=RUN")
@@ -168,6 +182,7 @@ def make_methods(
         "copy": ("z", copy_matrix),
     }
     kinds = (
+        (lambda rules: open_network(FIELD, PACKAGED), {FIELD: None}),
         (lambda rules: NetworkLeads(model, rules, slots, rows), learned),
         (LinearLeads, fixed),
         (FittedLeads, fitted),

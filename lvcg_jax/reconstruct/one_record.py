@@ -40,9 +40,11 @@ from lvcg_jax.reconstruct.gaussian_beat import (
     can_calibrate,
 )
 from lvcg_jax.reconstruct.lead_method import LeadMethod, LeadMethodWithBars, to_mv
-from lvcg_jax.reconstruct.learned.trained import TrainedLeads
+from lvcg_jax.reconstruct.learned.trained import TrainedLeads, open_network
 from lvcg_jax.reconstruct.linear import FittedLeads
 from lvcg_jax.reconstruct.methods import (
+    FIELD,
+    PACKAGED,
     SOURCES,
     check_methods,
     choose_eps,
@@ -410,12 +412,15 @@ def derive_record(args: argparse.Namespace) -> int:
         raise InputError("--record takes one --visible=LEADS, and neither --k nor --also")
     if args.calibrate:
         raise InputError("--calibrate is for shards: with --record give --calibration=FILE")
-    learned = load_learned(args.learned)
     names = [] if args.methods == "all" else check_methods(args.methods.split(","))
     if args.calibration:
         names.insert(0, CALIBRATED)
-    if not names and not learned:
-        names = ["lvcg"]
+    if not names and not args.learned:
+        names = ["lvcg" if args.checkpoint or not PACKAGED.is_file() else FIELD]
+    learned = load_learned(args.learned)
+    if FIELD in names:
+        learned.insert(0, open_network(FIELD, PACKAGED))
+        names.remove(FIELD)
     record, visible, notes = read_visible(args)
     model = load_network(args.checkpoint, names)
     data = args.fit_data or args.data or (model.config.data.dir if model else "")

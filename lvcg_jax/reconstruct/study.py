@@ -14,6 +14,7 @@ from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
+from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.data.entries import Entry, list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct import gaussian_beat
@@ -21,11 +22,11 @@ from lvcg_jax.reconstruct.bands import REACH
 from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
 from lvcg_jax.reconstruct.coverage import BandCoverage, coverage_tables
 from lvcg_jax.reconstruct.figures import draw_lead_errors
+from lvcg_jax.reconstruct.learned.trained import TrainedLeads
 from lvcg_jax.reconstruct.methods import (
-    METHODS,
     NetworkLeads,
-    check_methods,
     choose_eps,
+    choose_names,
     load_learned,
     load_network,
     make_methods,
@@ -303,7 +304,7 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     """The whole table for a data set."""
     # what is asked for, checked before anything slow
     out = Path(args.out)
-    names = check_methods(METHODS if args.methods == "all" else args.methods.split(","))
+    names = choose_names(args.methods, Preprocess.from_dict(read_metadata(args.data)["preprocess"]))
     shown, numbers = (
         [check_visible(parse_leads(text)) for text in args.visible],
         check_numbers(args.k),
@@ -317,9 +318,10 @@ def evaluate_shards(args: argparse.Namespace) -> int:
     eps = choose_eps(args.eps, model)
     matrix = model.directions if model else lead_matrix("paper")
     learned = load_learned(args.learned)
-    for method in learned:
-        method.require(ShardSet(args.data, splits[0]).preprocess)
     sources = [Source([*make_methods(names, model, eps), *learned])]
+    trained = [method for method in sources[0].methods if isinstance(method, TrainedLeads)]
+    for method in trained:
+        method.require(ShardSet(args.data, splits[0]).preprocess)
     entries = list_entries(open_splits(args.data, splits, model), args.limit)
     models = [model.checkpoint] if model else []
     also_notes = []
@@ -366,12 +368,12 @@ def evaluate_shards(args: argparse.Namespace) -> int:
             pictures += draw_examples(out, view, scores, sources, train)
     # tables and files
     notes = settings(args.data, args.split, fitted, entries, models) + also_notes
-    notes += [method.describe() for method in learned]
+    notes += [method.describe() for method in trained]
     corpus = read_metadata(args.data)["corpus"]
     if args.split in ("all", "train"):
         notes += [
             f"{method.name} was trained on records of {corpus}, some of which are counted here."
-            for method in learned
+            for method in trained
             if method.facts["corpus"] == corpus
         ]
     seen = model and (

@@ -1,7 +1,8 @@
 """Trained networks as files, and as a method of deriving leads.
 
-A file is a safetensors file: weights under `params/`, arrays that the network learned before
-training under `learned/`, and in its metadata, as JSON, what it is and how it was made (`facts`).
+A file is a safetensors file: weights under `params/`, in half precision, arrays that the network
+learned before training under `learned/`, and in its metadata, as JSON, what it is and how it was
+made (`facts`).
 Axis letters: n slot of a record, b row of a batch, l lead, p sample of a beat, t of a record.
 """
 
@@ -36,7 +37,8 @@ KEPT = 64  # sets of visible leads whose arrays are kept
 
 def save_network(path: str | Path, params: dict, learned: dict, facts: dict) -> None:
     """Writes the file whole or not at all."""
-    tensors = flatten_dict({"params": params, "learned": learned}, sep="/")
+    half = jax.tree.map(lambda x: np.asarray(x, np.float16), params)
+    tensors = flatten_dict({"params": half, "learned": learned}, sep="/")
     tensors = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
     text = json.dumps({"format": FORMAT} | facts)
     write_whole(path, tensor_bytes(tensors, metadata={"facts": text}))
@@ -54,7 +56,8 @@ def read_network(path: str | Path) -> tuple[dict, dict, dict]:
     if facts.get("format") != FORMAT or facts.get("network") not in NETWORKS:
         raise InputError(f"{path}: no trained network of this version; {remedy}")
     tree = {"params": {}, "learned": {}} | unflatten_dict(tensors, sep="/")
-    return tree["params"], tree["learned"], facts
+    params = jax.tree.map(lambda x: np.asarray(x, np.float32), tree["params"])
+    return params, tree["learned"], facts
 
 
 class Rows(NamedTuple):
@@ -86,9 +89,13 @@ class TrainedLeads:
             lambda mask: self.network.prepare(self._learned, mask_leads(mask))
         )
 
+    def fits(self, preprocess: Preprocess) -> bool:
+        """Whether records are prepared as those are that it was trained on."""
+        return preprocess.hash() == self.facts["preprocess_hash"]
+
     def require(self, preprocess: Preprocess) -> None:
         """Refuses records that are prepared in any other way than those it was trained on."""
-        if preprocess.hash() != self.facts["preprocess_hash"]:
+        if not self.fits(preprocess):
             raise InputError(
                 f"{self.path}: trained with preprocessing {self.facts['preprocess_hash']}, but the"
                 f" records have {preprocess.hash()}: train it on shards that are built alike"
