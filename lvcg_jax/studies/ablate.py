@@ -2,6 +2,7 @@
 
     lvcg ablate --base=configs/pretrain.py --data=SHARDS --steps=2000 --seeds=3 --out=runs/ablations
     lvcg ablate ... --only=ecg_space,no_temporal --data=vcg_peaks:SHARDS_WITH_VCG_PEAKS
+    lvcg ablate ... --probe=cpsc2018=SHARDS --probe=csn=SHARDS
 
 Every variant is the base config with one change of configs/ablations.py, trained for --steps with
 each of --seeds seeds (0, 1, ...) on the same batches of records, warmed up for at most a tenth of
@@ -9,6 +10,8 @@ the steps. Its last checkpoint embeds the data set, and a ridge probe reads out 
 them: the base with random weights, and the median beat. A variant that changes the preprocessing
 (vcg_peaks, record_norm) needs shards of its own: --data=NAME:SHARDS. Without them, or if it fails,
 its row of the table says why; the row of missing shards gives the command that builds them.
+--probe names further data sets, which nothing is trained on: every variant that is prepared as they
+are embeds them too, and all their tasks are read out.
 
 In --out: ablations.md and ablations.json, embeddings/ and runs/. The same command again continues
 where it was stopped.
@@ -23,8 +26,9 @@ from absl import logging
 
 from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.progress import progress_bar
-from data_prep.dataset.shards import read_metadata
+from data_prep.dataset.shards import ShardSet, read_metadata
 from lvcg_jax.config.files import read_config_file
+from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.embed.table import Table, align_features, take_rows
 from lvcg_jax.probe.labels import choose_tasks
 from lvcg_jax.probe.study import probe_task
@@ -35,6 +39,8 @@ from lvcg_jax.studies.changes import (
     Variant,
     add_change_flags,
     budgeted,
+    drop_checkpoints,
+    features_elsewhere,
     parse_changes,
     plan,
     reason_of,
@@ -42,6 +48,7 @@ from lvcg_jax.studies.changes import (
     variant_features,
 )
 from lvcg_jax.studies.embeddings import MEDIAN, RANDOM, median_features, random_features
+from lvcg_jax.text.flags import named_path
 from lvcg_jax.text.pages import put_on_page, shown
 from lvcg_jax.text.tables import (
     auroc_row,
@@ -56,26 +63,44 @@ from lvcg_jax.text.tables import (
 ABLATIONS_FILE = "configs/ablations.py"
 
 
-def variant_tables(
-    variant: Variant, seeds: int, out: Path, drop_checkpoints: bool, done: Callable
-) -> list[Table]:
-    """The embeddings of one variant, a table for each seed; what is in `out` already is not made
-    again."""
-    tables = []
-    for seed in range(seeds):
-        features = variant_features(variant, seed, out, drop_checkpoints=drop_checkpoints)
-        tables.append(features.table(out / "embeddings"))
-        done()
-    return tables
+class Tables:
+    """The embeddings of every data set by model, a table for each seed; what is in the folder
+    already is not made again."""
 
+    def __init__(self, base: Path, others: dict[str, Path], seeds: int, out: Path):
+        self.data, self.seeds, self.out = {BASE: base} | others, seeds, out
+        self.found: dict[str, dict[str, list[Table]]] = {name: {} for name in self.data}
 
-def control_tables(base: Variant, seeds: int, out: Path, done: Callable) -> dict[str, list[Table]]:
-    """The base with random weights, one table for each seed, and the median beat."""
-    random, folder = [], out / "embeddings"
-    for seed in range(seeds):
-        random.append(random_features(base.config, seed, base.data).table(folder))
+    def add_variant(self, variant: Variant, drop: bool, done: Callable) -> None:
+        """Trains it, if need be; `drop` deletes its checkpoints when it has embedded everything."""
+        preprocess = make_preprocess(variant.config).hash()
+        fits = [
+            name
+            for name, data in self.data.items()
+            if name != BASE and ShardSet(data, "train").preprocess.hash() == preprocess
+        ]
+        mine: dict[str, list[Table]] = {name: [] for name in (BASE, *fits)}
+        for seed in range(self.seeds):
+            made = {BASE: variant_features(variant, seed, self.out)}
+            made |= {
+                name: features_elsewhere(variant, seed, self.out, self.data[name]) for name in fits
+            }
+            for name, features in made.items():
+                mine[name].append(features.table(self.out / "embeddings"))
+            if drop:
+                drop_checkpoints(variant, seed, self.out)
+            done()
+        for name, tables in mine.items():
+            self.found[name][variant.name] = tables
+
+    def add_controls(self, base: Variant, done: Callable) -> None:
+        """The base with random weights, and the median beat."""
+        folder = self.out / "embeddings"
+        for name, data in self.data.items():
+            several = (random_features(base.config, seed, data) for seed in range(self.seeds))
+            self.found[name][RANDOM] = [features.table(folder) for features in several]
+            self.found[name][MEDIAN] = [median_features(data).table(folder)]
         done()
-    return {RANDOM: random, MEDIAN: [median_features(base.data).table(folder)]}
 
 
 def common_rows(
@@ -140,7 +165,7 @@ def to_text(document: dict) -> str:
                 "",
             ]
             continue
-        most, rows = fractions[-1], []
+        most, rows, where = fractions[-1], [], result.get("data", "")
         for model in result["models"]:
             cell = cells_of(result, model)[most]
             seeds = " ".join(points(value) for value in cell.get("per_fit", [cell["macro_auroc"]]))
@@ -151,7 +176,8 @@ def to_text(document: dict) -> str:
             f"{BASE} - it, {percent(most)}",
             f"by seed, {percent(most)}",
         ]
-        lines += [f"**{result['task']}**", "", *markdown_table(["variant", *head], rows)]
+        title = f"{result['task']}{f' of {where}' if where else ''}"
+        lines += [f"**{title}**", "", *markdown_table(["variant", *head], rows)]
         lines += [f"- {note}" for note in result["notes"]] + ([""] if result["notes"] else [])
     return "\n".join([*lines, *(f"- {note}" for note in document["notes"])])
 
@@ -178,26 +204,36 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="delete the checkpoints of a run once it has embedded the data",
     )
+    add(
+        "--probe",
+        action="append",
+        default=[],
+        metavar="NAME=SHARDS",
+        help="a further data set to embed and read out; may be repeated",
+    )
     add_change_flags(parser)
     args = parser.parse_args(argv)
     changes, only, data = parse_changes(args.ablations, "ABLATIONS", args.only, args.data)
     tasks, corpus = choose_tasks(args.task, data[BASE]), read_metadata(data[BASE])["corpus"]
+    others = {name: Path(path) for name, path in (named_path("--probe", x) for x in args.probe)}
+    work_list = [("", task) for task in tasks]
+    work_list += [
+        (name, task) for name, path in others.items() for task in choose_tasks("all", path)
+    ]
     logging.set_verbosity(logging.WARNING)
 
     # train and embed what is not there yet
     variants = plan(budgeted(read_config_file(args.base), args.steps), changes, data, only)
     (args.out / "embeddings").mkdir(parents=True, exist_ok=True)
-    tables: dict[str, list[Table]] = {}
-    work = sum(variant.config is not None for variant in variants) * args.seeds + args.seeds
+    tables = Tables(data[BASE], others, args.seeds, args.out)
+    work = sum(variant.config is not None for variant in variants) * args.seeds + 1
     with progress_bar(total=work, unit="model", desc="ablations") as bar:
         for variant in variants:
             if variant.config is None:
                 continue
             bar.set_postfix_str(variant.name)
             try:
-                tables[variant.name] = variant_tables(
-                    variant, args.seeds, args.out, args.drop_checkpoints, bar.update
-                )
+                tables.add_variant(variant, args.drop_checkpoints, bar.update)
             except Stopped:
                 print(f"stopped in '{variant.name}': the same command continues from here")
                 return 0
@@ -205,16 +241,18 @@ def main(argv: list[str] | None = None) -> int:
                 if variant.name == BASE:  # nothing to compare with
                     raise
                 variant.reason = reason_of(error, variant.data)
-        tables |= control_tables(variants[0], args.seeds, args.out, bar.update)
+        tables.add_controls(variants[0], bar.update)
     # probe all on the rows that they share
-    first, features, notes = common_rows(tables)
-    parts = {name: several[0].part_sizes for name, several in tables.items()}
+    shared = {name: common_rows(found) for name, found in tables.found.items()}
+    notes = [note for _, _, some in shared.values() for note in some]
     options = {"fractions": args.fractions, "seeds": args.probe_seeds, "resamples": args.resamples}
-    options |= {"parts": parts, "progress": True}
-    results = [
-        probe_task(features, first, task, **options)
-        for task in progress_bar(tasks, unit="task", desc="probe")
-    ]
+    results = []
+    for name, task in progress_bar(work_list, unit="task", desc="probe"):
+        found = tables.found[name or BASE]
+        first, features, _ = shared[name or BASE]
+        parts = {model: several[0].part_sizes for model, several in found.items()}
+        result = probe_task(features, first, task, **options, parts=parts, progress=True)
+        results.append(result | {"data": name})
     document = {
         "format": "lvcg-ablate-1",
         "base": f"`{shown(Path(args.base))}`",

@@ -131,32 +131,36 @@ def run_of(variant: Variant, seed: int, out: Path) -> tuple[ConfigDict, list[str
 
 
 def train_and_embed(
-    config: ConfigDict, data: Path, run: Path, drop_checkpoints: bool, splits: Sequence[str] | None
+    config: ConfigDict, data: Path, run: Path, splits: Sequence[str] | None
 ) -> Table:
     """Trains a run to its end, or continues it, and embeds the data set with the last
     checkpoint."""
     config.data.dir = str(data)
     if train_and_evaluate(config, run) != "finished":
         raise Stopped
-    table = embed_dataset(LVCG.load(run, "latest"), data, splits=splits)
-    if drop_checkpoints:
-        for folder in ("checkpoints", "lowest"):
-            shutil.rmtree(run / folder, ignore_errors=True)
-    return table
+    return embed_dataset(LVCG.load(run, "latest"), data, splits=splits)
 
 
 def variant_features(
-    variant: Variant,
-    seed: int,
-    out: Path,
-    *,
-    drop_checkpoints: bool = False,
-    splits: Sequence[str] | None = None,
+    variant: Variant, seed: int, out: Path, splits: Sequence[str] | None = None
 ) -> Features:
     """The embeddings of a variant trained with a seed, of these splits (default: all)."""
     config, key, run = run_of(variant, seed, out)
-    make = lambda: train_and_embed(config, variant.data, run, drop_checkpoints, splits)  # noqa: E731
+    make = lambda: train_and_embed(config, variant.data, run, splits)  # noqa: E731
     return Features(f"{variant.name}-seed{seed}", [*key, *(splits or ())], make)
+
+
+def features_elsewhere(variant: Variant, seed: int, out: Path, data: Path) -> Features:
+    """The embeddings of a data set that a variant was not trained on, by its finished run."""
+    _, key, run = run_of(variant, seed, out)
+    make = lambda: embed_dataset(LVCG.load(run, "latest"), data)  # noqa: E731
+    return Features(f"{variant.name}-seed{seed}", [*key, data_key(data)], make)
+
+
+def drop_checkpoints(variant: Variant, seed: int, out: Path) -> None:
+    """Deletes what takes room of a finished run."""
+    for folder in ("checkpoints", "lowest"):
+        shutil.rmtree(run_of(variant, seed, out)[2] / folder, ignore_errors=True)
 
 
 def add_change_flags(parser: Parser) -> None:

@@ -195,7 +195,7 @@ class Laboratory:
         for seed in range(seeds) if variant.config is not None else ():
             run = run_of(variant, seed, self.out)[2]
             try:
-                score = self.score(variant_features(variant, seed, self.out, splits=SPLITS))
+                score = self.score(variant_features(variant, seed, self.out, SPLITS))
                 facts.append(facts_of(run))
                 scores.append(score)
             except Stopped:

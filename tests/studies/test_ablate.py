@@ -10,7 +10,11 @@ from helpers.commands import CONFIG, ROOT, get_config
 from helpers.packed_batch import pack, random_records, tiny_config
 
 from data_prep.base.errors import InputError
+from data_prep.corpora.corpus import open_corpus
+from data_prep.dataset.builder import build
 from data_prep.ecg.geometry import lead_matrix
+from data_prep.ecg.preprocess import Preprocess
+from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import flatten
 from lvcg_jax.config.files import read_config_file
@@ -87,6 +91,9 @@ def get_config():
 def done(shards_dir, tmp_path_factory):
     """The command once: the base and one ablation trained, five that cannot be."""
     folder = tmp_path_factory.mktemp("ablations")
+    other_shards = folder / "other"
+    write_corpus(folder / "raw", patients=12, seed=5)
+    build(open_corpus("synthetic", folder / "raw"), other_shards, Preprocess(), progress=False)
     (folder / "own.py").write_text(OWN)
     (folder / "small.py").write_text(SMALL)
     flags = [f"--base={folder / 'small.py'}", f"--data={shards_dir}", "--steps=2", "--seeds=2"]
@@ -102,16 +109,19 @@ def done(shards_dir, tmp_path_factory):
         f"--page={folder / 'page.md'}",
         "--drop_checkpoints",
     ]
-    flags += [f"--data=vcg_peaks:{shards_dir}"]
+    flags += [f"--data=vcg_peaks:{shards_dir}", f"--probe=elsewhere={other_shards}"]
     assert ablate.main(flags) == 0
     return folder, flags, json.loads((folder / "out" / "ablations.json").read_text())
 
 
 def test_table_has_every_variant_with_its_seeds_and_the_controls(done, shards_dir):
     folder, _, document = done
-    (result,) = document["results"]
+    result, *others = document["results"]
     assert result["models"] == ["base", "no_temporal", RANDOM, MEDIAN]
     text = (folder / "out" / "ablations.md").read_text()
+    assert {other["task"] for other in others} == {"diagnosis", "rhythm"}
+    assert all(other["models"] == result["models"] for other in others)
+    assert "**diagnosis of elsewhere**" in text
     for cell in result["cells"]:
         assert cell["low"] <= cell["macro_auroc"] <= cell["high"]
         assert len(cell.get("per_fit", [0])) == (1 if cell["model"] == MEDIAN else 2)

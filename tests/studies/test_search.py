@@ -152,7 +152,7 @@ def test_the_best_and_the_base_get_more_seeds(done, monkeypatch, tmp_path):
     shutil.copytree(folder / "out", tmp_path / "out")
     known = next((folder / "out" / "embeddings").glob("base-seed0-*.npz"))
 
-    def pretend(config, data, run, drop_checkpoints, splits):
+    def pretend(config, data, run, splits):
         assert splits == ("train", "validation") and config.seed == 1
         shutil.copytree(next((folder / "out" / "runs").glob("base-seed0-*")), run)
         table = load_table(known)
