@@ -13,8 +13,12 @@ stopped, the same command goes on where it was. See reconstruct/learned/fitting.
 """
 
 from data_prep.base.command import Parser, natural_int, positive_float, positive_int, run_command
-from lvcg_jax.reconstruct.learned.fitting import fit_network
+from lvcg_jax.reconstruct.learned.fitting import RATES, fit_network
 from lvcg_jax.reconstruct.learned.networks import NETWORKS
+
+
+def parse_rates(text: str) -> tuple[float, ...]:
+    return tuple(positive_float(word) for word in text.split(","))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,19 +32,27 @@ def main(argv: list[str] | None = None) -> int:
         default=2e13,
         help="floating-point operations of the whole training (default 2e13)",
     )
+    add(
+        "--rates",
+        type=parse_rates,
+        default=RATES,
+        metavar="RATE,RATE",
+        help="learning rates to try (default 0.001,0.003); one is taken as it is",
+    )
     add("--records", type=positive_int, help="training records at most (default all)")
     add("--seed", type=natural_int, default=0, help="of weights and draws (default 0)")
     add("--out", required=True, metavar="FILE", help="the file to write")
     args = parser.parse_args(argv)
     facts = fit_network(
-        args.network, args.data, args.flops, args.out, seed=args.seed, limit=args.records
+        args.network, args.data, args.flops, args.out, args.seed, args.records, rates=args.rates
     )
-    tried = ", ".join(f"{rate} gave {error:.4f}" for rate, error in facts["rates"].items())
+    tried = [f"{rate} gave {error:.4f}" for rate, error in facts["rates"].items()]
+    tried.append(f"at the end {facts['held_error']:.4f}")
     print(
         f"{args.network}: {facts['parameters']:,} parameters, {facts['flops_per_row']:.3g} FLOPs a"
         f" row, {facts['steps']} steps of {facts['rows']} rows\n"
         f"learning rate {facts['rate']:g} was taken (error on {facts['held_records']} held-out"
-        f" records: {tried}); at the end {facts['held_error']:.4f}\n"
+        f" records: {', '.join(tried)})\n"
         f"written: {args.out}"
     )
     return 0

@@ -3,13 +3,14 @@
 The budget is a number of floating-point operations (budget.py), three times those of the loss for
 a step, so that every network has the same and the number of steps follows. Two learning rates are
 tried for a tenth of the budget each; the one whose error on held-out training patients is smaller
-starts again and has the other eight tenths. Adam, the rate rising over the first steps and then
+starts again and has the other eight tenths. A single rate has all of it. Adam, the rate rising over the first steps and then
 falling along a cosine. Everything is drawn by seed and step, so that a training that was stopped
 and goes on ends with the same weights: what it has so far is in FILE.part.
 """
 
 import json
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,7 @@ def fit_network(
     seed: int = 0,
     limit: int | None = None,
     sizes: dict | None = None,
+    rates: Sequence[float] = RATES,
 ) -> dict:
     """Trains NETWORKS[name] on the training split of a data set, at most `limit` records of it,
     and writes it to `out`; returns its facts. Goes on where an earlier call was stopped."""
@@ -81,7 +83,8 @@ def fit_network(
     learned = network.learn(Windows([e for e in entries if e.patient_id not in apart]))
     batches = Batches(network, examples, train, learned, seed)
     each = flops_of_step(network, batches)
-    steps = [int(TRIAL * flops / each)] * len(RATES)
+    trials = rates if len(rates) > 1 else ()
+    steps = [int(TRIAL * flops / each)] * len(trials)
     steps.append(int(flops / each) - sum(steps))
     if not steps[0]:
         raise InputError(
@@ -92,6 +95,7 @@ def fit_network(
         "network": name,
         "sizes": sizes_of(network),
         "seed": seed,
+        "tried": list(trials),
         "flops": flops,
         "flops_per_row": each / network.rows,
         "rows": network.rows,
@@ -112,7 +116,7 @@ def fit_network(
     with progress_bar(total=sum(steps), initial=done, unit="step", desc=name) as bar:
         while len(state.errors) < len(steps):
             stage = len(state.errors)
-            rate = RATES[stage] if stage < len(RATES) else best_rate(state.errors, name)
+            rate = rates[stage] if stage < len(trials) else best_rate(rates, state.errors, name)
             while state.step < steps[stage]:
                 size = rate_at(rate, state.step, steps[stage])
                 params, moments, loss = train_step(
@@ -124,7 +128,7 @@ def fit_network(
                     bar.set_postfix(rate=f"{rate:g}", loss=f"{float(loss):.3f}")
                     write_state(part, facts, state)
             errors = [*state.errors, judge(state.params)]
-            if stage < len(RATES):
+            if stage < len(trials):
                 state = State(errors, 0, start.params, start.moments)
                 write_state(part, facts, state)
             else:
@@ -134,7 +138,7 @@ def fit_network(
 
     facts |= {
         "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
-        "rates": {f"{rate:g}": e for rate, e in zip(RATES, state.errors[:-1], strict=True)},
+        "rates": {f"{rate:g}": e for rate, e in zip(trials, state.errors, strict=False)},
         "rate": rate,
         "steps": steps[-1],
         "held_error": state.errors[-1],
@@ -209,8 +213,11 @@ def rate_at(rate: float, step: int, steps: int) -> np.float32:
     return np.float32(rate * (1 + math.cos(math.pi * (step - rise) / (steps - rise))) / 2)
 
 
-def best_rate(errors: list[float], name: str) -> float:
-    finite = [(error, rate) for error, rate in zip(errors, RATES, strict=True) if error < math.inf]
+def best_rate(rates: Sequence[float], errors: list[float], name: str) -> float:
+    """The rate with the smallest error; the only one if there were no trials."""
+    if len(rates) == 1:
+        return rates[0]
+    finite = [(error, rate) for error, rate in zip(errors, rates, strict=True) if error < math.inf]
     if not finite:
         raise InputError(f"the training of {name} diverged at both rates: try another --seed")
     return min(finite)[1]

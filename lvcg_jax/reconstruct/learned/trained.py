@@ -104,10 +104,12 @@ class TrainedLeads:
     def describe(self) -> str:
         """One sentence for the notes under a table."""
         f = self.facts
+        chosen = f", the better of {' and '.join(f['rates'])} after a tenth of that"
+        chosen = chosen if f["rates"] else ""
         return (
             f"{self.name}: {f['network']}, {f['parameters']:,} parameters, {f['flops']:.2g} FLOPs"
             f" on {f['records']} training records of {f['corpus']} ({f['steps']} steps at rate"
-            f" {f['rate']:g}, the better of {' and '.join(f['rates'])} after a tenth of that)."
+            f" {f['rate']:g}{chosen})."
         )
 
     def fit(self, windows: Iterable[dict]) -> None:
