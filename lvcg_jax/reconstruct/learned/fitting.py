@@ -3,9 +3,10 @@
 The budget is a number of floating-point operations (budget.py), three times those of the loss for
 a step, so that every network has the same and the number of steps follows. Two learning rates are
 tried for a tenth of the budget each; the one whose error on held-out training patients is smaller
-starts again and has the other eight tenths. A single rate has all of it. Adam, the rate rising over the first steps and then
-falling along a cosine. Everything is drawn by seed and step, so that a training that was stopped
-and goes on ends with the same weights: what it has so far is in FILE.part.
+starts again and has the other eight tenths. A single rate has all of it. Adam, the rate rising
+over the first steps and then falling along a cosine. Everything is drawn by seed and step, so that
+a training that was stopped and goes on ends with the same weights: what it has so far is in
+FILE.part.
 """
 
 import json
