@@ -149,7 +149,7 @@ class _Decoder(nn.Module):
     """Tokens [m,d] -> beats [m,p,k]."""
 
     config: FrozenConfigDict
-    axes: int  # k
+    axes: int = 3  # k
 
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, key: jax.Array | None) -> jax.Array:
