@@ -52,13 +52,17 @@ def paper() -> ConfigDict:
     c.preprocess.geometry = "paper"  # ours: lead directions of the 'vcg' peak detector
 
     c.geometry = ConfigDict()
-    c.geometry.matrix = "paper"  # or 'dower', or twelve rows of three numbers
+    # or 'dower', a file, or twelve rows of three numbers; ours: of up to twelve, the modes of a
+    # field, see `lvcg field_modes`
+    c.geometry.matrix = "paper"
     c.geometry.eps = 1e-4  # Tikhonov coefficient of the lift
     c.geometry.learnable = False
     c.geometry.num_visible = 3  # K, visible leads of a training view
     # ours: K from num_visible to this, every number as often
     c.geometry.most_visible = config_dict.placeholder(int)
-    c.geometry.identifiable_only = True  # open in the paper: draw only subsets that span R^3
+    # open in the paper: draw only subsets that span R^3. Few leads never span a field of more than
+    # three modes, and its lift is defined for any of them: there all subsets are drawn
+    c.geometry.identifiable_only = True
     # ours: bound on the lift's largest singular value
     c.geometry.max_gain = config_dict.placeholder(float)
 

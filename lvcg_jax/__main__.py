@@ -21,6 +21,10 @@ COMMANDS = {
         "statistics": ("data_prep.statistics", "tabulate data sets: records, patients, classes"),
     },
     "Models": {
+        "field_modes": (
+            "lvcg_jax.studies.field_modes",
+            "make a geometry of more modes than three, for train",
+        ),
         "train": ("lvcg_jax.train.__main__", "pre-train a model; continues a run that was stopped"),
         "embed": ("lvcg_jax.embed.__main__", "embed shards, a folder of records, or one file"),
         "export": (

@@ -5,6 +5,10 @@ vector from any visible subset of leads. Everything here is numpy in float64: th
 matrices are computed once, and the train step looks them up by lead bit mask. Axes of the paper's
 matrix: +x to the patient's left, +y down, +z to the FRONT (V1 and V2 have z > 0). Frank's z, and so
 Dower's, points to the back: the rows of `dower` are in Frank's axes, and those of a file should be.
+
+A geometry can also be a field of up to twelve modes, `a` [12,k], which are no directions in space
+(`lvcg field_modes` makes one). The same lift and projection serve it; `dipole_matrix` is for what
+needs a vector in space.
 """
 
 import csv
@@ -20,6 +24,7 @@ from data_prep.ecg.leads import LEADS, LIMB, mask_leads, parse_leads
 from data_prep.ecg.signal import recover_limb_leads
 
 NUM_SUBSETS = 2 ** len(LEADS)
+SPACE = 3  # columns of a geometry whose rows are directions in space
 RANK_TOLERANCE = 1e-6  # singular values under this share of the largest count as zero
 LARGE_GAIN = 10.0  # a lift that amplifies more shows the noise of the leads, not the heart
 _LIMB_DEGREES = (0, 60, 120, -150, -30, 90)  # I, II, III, aVR, aVL, aVF in the frontal plane
@@ -73,9 +78,9 @@ GEOMETRIES = tuple(_MATRICES)
 
 
 def lead_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
-    """Lead directions [12,3], rows in the order of LEADS.
+    """Lead directions [12,3] or modes of a field [12,k], rows in the order of LEADS.
 
-    `geometry` is a name ('paper', 'dower'), a file for read_matrix, or twelve rows of three
+    `geometry` is a name ('paper', 'dower'), a file for read_matrix, or twelve rows of 3 to 12
     numbers.
     """
     if isinstance(geometry, str):
@@ -85,23 +90,42 @@ def lead_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
             return read_matrix(geometry)
         raise InputError(
             f"unknown geometry '{geometry}': choose from {', '.join(_MATRICES)},"
-            " a .json or .csv file of lead directions, or give 12 rows of 3 numbers"
+            " a .json or .csv file of lead directions, or give 12 rows of 3 to 12 numbers"
         )
-    matrix = np.asarray(geometry, np.float64)
-    if matrix.shape != (len(LEADS), 3) or not np.isfinite(matrix).all():
+    try:
+        matrix = np.asarray(geometry, np.float64)
+        got = f"shape {matrix.shape}"
+    except (TypeError, ValueError):
+        matrix, got = np.zeros(0), "rows of different lengths, or what is no number"
+    sizes = [(len(LEADS), columns) for columns in range(SPACE, len(LEADS) + 1)]
+    if matrix.shape not in sizes or not np.isfinite(matrix).all():
         raise InputError(
-            f"a geometry has 12 rows of 3 finite numbers in the order {', '.join(LEADS)};"
-            f" got shape {matrix.shape}"
+            "a geometry has 12 rows of 3 finite numbers, or up to 12 for a field, in the order"
+            f" {', '.join(LEADS)}; got {got}"
+        )
+    return matrix
+
+
+def dipole_matrix(geometry: str | tuple[tuple[float, ...], ...]) -> np.ndarray:
+    """Lead directions [12,3], where a vector in space is needed; an InputError for a field of more
+    modes."""
+    matrix = lead_matrix(geometry)
+    if matrix.shape[1] != SPACE:
+        name = geometry if isinstance(geometry, str) else "the geometry"
+        raise InputError(
+            f"{name} has {matrix.shape[1]} modes, which are no directions in space: give a geometry"
+            f" of three numbers for each lead, such as {' or '.join(GEOMETRIES)}"
         )
     return matrix
 
 
 def read_matrix(path: str | Path) -> np.ndarray:
-    """Lead directions [12,3] from a file, by lead name and in any order.
+    """Lead directions [12,3] or modes [12,k] from a file, by lead name and in any order.
 
-    The file is JSON {"I": [0.63, -0.24, 0.06], ...}, or CSV with the columns lead, x, y, z. A lead
-    is the product of its row with the heart vector. Limb leads that are left out follow from two
-    that are given, so the eight rows that are usually published (I, II, V1..V6) are enough.
+    The file is JSON {"I": [0.63, -0.24, 0.06], ...} with 3 to 12 numbers for each lead, or CSV with
+    the columns lead, x, y, z. A lead is the product of its row with the heart vector. Limb leads
+    that are left out follow from two that are given, so the eight rows that are usually published
+    (I, II, V1..V6) are enough.
     """
     path = Path(path)
     try:
@@ -109,22 +133,27 @@ def read_matrix(path: str | Path) -> np.ndarray:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the geometry file {path}: {first_line(error)}") from None
     rows = _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path)
-    matrix, given = np.zeros((len(LEADS), 3)), np.zeros(len(LEADS), bool)
+    matrix, given = np.zeros((len(LEADS), 0)), np.zeros(len(LEADS), bool)
     for name, row in rows:
         try:
             lead = parse_leads(name)[0]
         except InputError as error:
             raise InputError(f"geometry file {path}: {error}") from None
         try:
-            x, y, z = (float(value) for value in row)
+            numbers = [float(value) for value in row]
         except (TypeError, ValueError):
+            numbers = []
+        if not given.any():
+            matrix = np.zeros((len(LEADS), len(numbers)))
+        if len(numbers) != matrix.shape[1] or not SPACE <= len(numbers) <= len(LEADS):
             raise InputError(
-                f"geometry file {path}: lead {lead} needs three numbers, got {str(row)[:60]}"
-            ) from None
+                f"geometry file {path}: lead {lead} needs three numbers, or every lead the same"
+                f" number of modes up to {len(LEADS)}; got {str(row)[:60]}"
+            )
         i = LEADS.index(lead)
         if given[i]:
             raise InputError(f"geometry file {path}: lead {lead} is there twice")
-        matrix[i], given[i] = (x, y, z), True
+        matrix[i], given[i] = numbers, True
     matrix, given = recover_limb_leads(matrix, given)
     if not given.all():
         absent = ", ".join(lead for lead, there in zip(LEADS, given, strict=True) if not there)
@@ -155,15 +184,15 @@ def _csv_rows(text: str, path: Path) -> list[tuple[str, object]]:
     columns = [name.strip().lower() for name in table.fieldnames or ()]
     if not {"lead", "x", "y", "z"} <= set(columns):
         raise InputError(
-            f"geometry file {path} needs the columns lead, x, y, z;"
-            f" found: {', '.join(columns)[:80]}"
+            f"geometry file {path} needs the columns lead, x, y, z (more modes than three:"
+            f" as JSON); found: {', '.join(columns)[:80]}"
         )
     table.fieldnames = columns
     return [(row["lead"] or "", [row[axis] for axis in "xyz"]) for row in table]
 
 
 def save_matrix(path: str | Path, a: np.ndarray) -> None:
-    """Writes lead directions [12,3] as the JSON that read_matrix reads."""
+    """Writes lead directions [12,3], or modes [12,k], as the JSON that read_matrix reads."""
     rows = ",\n".join(
         f'  "{lead}": {json.dumps(row)}'
         for lead, row in zip(LEADS, np.round(a, 6).tolist(), strict=True)
@@ -174,7 +203,7 @@ def save_matrix(path: str | Path, a: np.ndarray) -> None:
 
 
 def frank_axes(a: np.ndarray) -> np.ndarray:
-    """The same directions with +z to the back, as Frank has it.
+    """The same directions [12,3] with +z to the back, as Frank has it.
 
     V2 looks at the heart from the front, so the sign of its z shows which way +z points.
     """
@@ -183,44 +212,44 @@ def frank_axes(a: np.ndarray) -> np.ndarray:
 
 def lift_matrix(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> np.ndarray:
     """The Tikhonov pseudo-inverse W diag(s / (s^2 + eps)) U^T of the visible rows: [...,12] ->
-    [...,3,12].
+    [...,k,12] for `a` [12,k].
 
     Invisible leads have zero columns. Singular values under the relative tolerance count as zero.
     """
     shown = np.asarray(visible, bool)[..., None]
-    rows = np.where(shown, np.asarray(a, np.float64), 0.0)  # [...,12,3]
+    rows = np.where(shown, np.asarray(a, np.float64), 0.0)  # [...,12,k]
     u, s, wt = np.linalg.svd(rows, full_matrices=False)
     lift = u * _gains(s, eps)[..., None, :] @ wt
     return np.swapaxes(np.where(shown, lift, 0.0), -1, -2)
 
 
 def _gains(s: np.ndarray, eps: float) -> np.ndarray:
-    """Singular values [...,3] of lead directions, largest first -> those of the lift; 0 if s counts
+    """Singular values [...,k] of lead directions, largest first -> those of the lift; 0 if s counts
     as zero."""
     kept = s > RANK_TOLERANCE * s[..., :1]
     return np.where(kept, s / (np.where(kept, s * s, 1.0) + eps), 0.0)
 
 
 def lift_table(a: np.ndarray, eps: float) -> np.ndarray:
-    """The lift of every lead subset, [4096,3,12], indexed by the lead bit mask."""
+    """The lift of every lead subset, [4096,k,12], indexed by the lead bit mask."""
     return lift_matrix(a, mask_leads(np.arange(NUM_SUBSETS)), eps)
 
 
 def subset_facts(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> dict[str, np.ndarray]:
-    """`rank`, `condition` (inf if the rank is below 3) and `gain` (the lift's largest singular
-    value) of a lead subset."""
+    """`rank`, `condition` (inf if the rank is below the columns of `a`) and `gain` (the lift's
+    largest singular value) of a lead subset."""
     rows = np.where(np.asarray(visible, bool)[..., None], np.asarray(a, np.float64), 0.0)
-    s = np.linalg.svd(rows, compute_uv=False)  # [...,3]
+    s = np.linalg.svd(rows, compute_uv=False)  # [...,k]
     gains = _gains(s, eps)
     rank = (gains > 0).sum(-1)
-    condition = np.where(rank == 3, s[..., 0] / np.maximum(s[..., 2], 1e-300), np.inf)
+    condition = np.where(rank == s.shape[-1], s[..., 0] / np.maximum(s[..., -1], 1e-300), np.inf)
     return {"rank": rank, "condition": condition, "gain": gains.max(-1)}
 
 
 def seen_directions(a: np.ndarray, visible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How strongly the visible leads [12] see each of three orthogonal directions.
+    """How strongly the visible leads [12] see each of k orthogonal directions, for `a` [12,k].
 
-    Returns strengths [3], largest first, and unit vectors [3,3]. A strength of 0 is a direction
+    Returns strengths [k], largest first, and unit vectors [k,k]. A strength of 0 is a direction
     that these leads do not see at all.
     """
     rows = np.where(np.asarray(visible, bool)[:, None], np.asarray(a, np.float64), 0.0)
@@ -249,9 +278,12 @@ def describe_view(a: np.ndarray, visible: np.ndarray, eps: float = 1e-4) -> list
     names = [lead for lead, shown in zip(LEADS, visible, strict=True) if shown]
     source = f"From lead{'s' * (len(names) > 1)} {', '.join(names)}"
     rank = int((strengths > 0).sum())
-    if rank == 3 and gain <= LARGE_GAIN:
+    modes = len(strengths)
+    if rank == modes and gain <= LARGE_GAIN:
         return []
-    if rank == 3:
+    if modes > SPACE:
+        text = f"{source}, {rank} of {modes} dimensions are seen; the others are set to zero."
+    elif rank == 3:
         text = f"{source} the direction {_in_full(vectors[2])} is hardly seen."
     elif rank == 2:
         text = (
@@ -286,13 +318,14 @@ def training_subsets(
     """The lead bit masks [m] from which training views are drawn.
 
     They have `num_visible` leads; if asked, only those that span R^3 and whose lift has a bounded
-    gain.
+    gain. In a field of more modes than three no few leads span it, so that all may be drawn: the
+    lift is what is most likely given any of them.
     """
     masks = np.array(_subsets_of_size(num_visible))
     facts = subset_facts(a, mask_leads(masks), eps)
     keep = np.ones(len(masks), bool)
-    if identifiable_only:
-        keep &= facts["rank"] == 3
+    if identifiable_only and a.shape[1] == SPACE:
+        keep &= facts["rank"] == SPACE
     if max_gain is not None:
         keep &= facts["gain"] <= max_gain
     if not keep.any():

@@ -119,7 +119,7 @@ class _Residual(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """Lifted beats [m,p,3] -> tokens [m,d]."""
+    """Lifted beats [m,p,k] -> tokens [m,d]."""
 
     config: FrozenConfigDict  # config.model
 
@@ -146,9 +146,10 @@ class _Encoder(nn.Module):
 
 
 class _Decoder(nn.Module):
-    """Tokens [m,d] -> beats [m,p,3]."""
+    """Tokens [m,d] -> beats [m,p,k]."""
 
     config: FrozenConfigDict
+    axes: int = 3  # k
 
     @nn.compact
     def __call__(self, x: jax.Array, valid: jax.Array, key: jax.Array | None) -> jax.Array:
@@ -162,7 +163,7 @@ class _Decoder(nn.Module):
             x = _Residual(pair, up=True, name=f"up{k}")(x, valid, _fold(key, k))
         x = _conv(c.decoder_features[-1], c.decoder_width, 1, dtype, "out_conv")(x)
         x = nn.gelu(_norm(c.norm, x, valid, train, dtype, "out_norm"), approximate=not exact)
-        return _conv(3, 1, 1, dtype, "out")(x).astype(jnp.float32)
+        return _conv(self.axes, 1, 1, dtype, "out")(x).astype(jnp.float32)
 
 
 class PlainLVCG(nn.Module):
@@ -177,7 +178,8 @@ class PlainLVCG(nn.Module):
         c, geometry = self.config.model, self.config.geometry
         if geometry.learnable:
             raise ValueError("the plain model has no learnable geometry")
-        self.encoder, self.decoder = _Encoder(c), _Decoder(c)
+        directions = lead_matrix(as_geometry(geometry.matrix))
+        self.encoder, self.decoder = _Encoder(c), _Decoder(c, directions.shape[1])
         # Temporal module and rhythm encoder are made of library modules already.
         self.temporal = TemporalModule(parts.Dynamics(state_dim=c.state_dim), c.token_dim)
         self.rhythm = RhythmEncoder(
@@ -185,19 +187,18 @@ class PlainLVCG(nn.Module):
         )
         if self.config.loss.lambda_rhythm > 0:
             self.head = RhythmHead(c.rhythm_dim)
-        directions = lead_matrix(as_geometry(geometry.matrix))
         self.directions = directions.astype(np.float32)
         self.table = lift_table(directions, geometry.eps).astype(np.float32)
 
     def _encode(self, batch: Batch, visible: jax.Array, key: jax.Array | None):
-        """Heart vector [b,n,p,3], tokens [b,n,d], their mask [b,n], the beats that are predicted
+        """Heart vector [b,n,p,k], tokens [b,n,d], their mask [b,n], the beats that are predicted
         [b,n], predicted tokens [b,n,d], last state [b,h]."""
         b, n, _, p = batch["beats"].shape
         shown = visible_leads(visible)[..., None]  # [b,1,12,1]
         beats = jnp.where(shown, batch["beats"].astype(jnp.float32), 0.0)
         vcg = jnp.einsum("bkl,bnlp->bnpk", jnp.asarray(self.table)[visible[:, 0]], beats)
         mask = beat_mask(batch["num_beats"][:, 0], n)
-        tokens = self.encoder(vcg.reshape(b * n, p, 3), mask.reshape(-1), key).reshape(b, n, -1)
+        tokens = self.encoder(vcg.reshape(b * n, p, -1), mask.reshape(-1), key).reshape(b, n, -1)
         tokens = jnp.where(mask[..., None], tokens, 0.0)
         whole = mask & batch["complete"] & (jnp.arange(n) > 0)
         first = jnp.where(whole.any(1), jnp.argmax(whole, axis=1), 0)
@@ -223,7 +224,7 @@ class PlainLVCG(nn.Module):
         both = jnp.concatenate([tokens, predicted]).reshape(2 * b * n, d)
         valid = jnp.concatenate([mask, modelled]).reshape(-1)
         decoded = self.decoder(both, valid, _fold(key, 2))
-        own, following = decoded.reshape(2, b, n, -1, 3)
+        own, following = decoded.reshape(2, *vcg.shape)
         outputs = {
             "tokens": tokens[:, None], "predicted": predicted[:, None], "mask": mask[:, None],
             "modelled": modelled[:, None],

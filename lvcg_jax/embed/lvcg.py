@@ -56,7 +56,8 @@ class Embedding:
       num_beats: [w] beats in each window.
       visible: per window, the leads that the model saw.
       rank: [w] dimensions that these leads span; below 3 a part of the heart vector is lost.
-      condition: [w] condition number of their directions; inf if the rank is below 3.
+      condition: [w] condition number of their directions; inf if the rank is below 3 (or below the
+        number of modes, if the model's geometry is a field).
       gain: [w] by how much the lift to the heart vector amplifies at most.
       defects: per window, what was found wrong, in the words of data_prep.ecg.quality.
       start_seconds: [w] where the window starts in the record.
@@ -111,7 +112,8 @@ class HeartVector:
     It is lifted from the visible leads of the normalised signal, so it has no unit.
 
     Attributes:
-      vcg: float32 [3,T]; in the paper's geometry x to the left, y down, z to the front.
+      vcg: float32 [3,T]; in the paper's geometry x to the left, y down, z to the front. In a field
+        of k modes [k,T], their coordinates.
       r_peaks: samples of the R peaks, counted from the start of the window.
       rate: samples per second.
       start_seconds: where the window starts in the record.
@@ -255,7 +257,8 @@ class LVCG:
 
     @property
     def directions(self) -> np.ndarray:
-        """Directions of the twelve leads, [12,3]: those of the config, or as learned."""
+        """Directions of the twelve leads, [12,3], or the modes of a field, [12,k]: those of the
+        config, or as learned."""
         learned = self.variables["params"].get("directions")
         return (
             lead_matrix(self.model.geometry.matrix)

@@ -241,7 +241,7 @@ def data_words(config: ConfigDict, run: Path) -> str:
 def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
     """The objective, the sizes, the optimiser, and how far this checkpoint got."""
     g, m, loss, o = config.geometry, config.model, config.loss, config.optim
-    matrix = g.matrix if isinstance(g.matrix, str) else "own"
+    matrix = g.matrix if isinstance(g.matrix, str) else f"own {len(g.matrix[0])}-mode"
     rows = {
         "views": f"{g.num_visible} visible leads a record and step, {matrix} geometry, eps"
         f" {g.eps:g}" + (", learnable" if g.learnable else ""),

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
-from data_prep.ecg.geometry import lead_matrix
+from data_prep.ecg.geometry import dipole_matrix, lead_matrix
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.export.torch_file import read_torch_file
 from lvcg_jax.model.decoder import SEED_LENGTH
@@ -148,7 +148,7 @@ def infer_sizes(tensors: Tensors, config: ConfigDict) -> ConfigDict:
     if matrix.shape != (12, 3) or np.abs(matrix - lead_matrix("paper")).max() > MATRIX_TOLERANCE:
         with config.ignore_type():
             config.geometry.matrix = tuple(
-                tuple(row) for row in lead_matrix(matrix.tolist()).tolist()
+                tuple(row) for row in dipole_matrix(matrix.tolist()).tolist()
             )
     return config
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.decoder import SEED_LENGTH
 
@@ -25,7 +26,9 @@ def conv_flops(length: int, width: int, inputs: int, outputs: int, stride: int =
 
 def num_axes(config) -> int:
     """Channels of a beat as it is encoded and decoded."""
-    return 3 if config.model.space == "vcg" else len(LEADS)
+    if config.model.space == "ecg":
+        return len(LEADS)
+    return lead_matrix(config.geometry.matrix).shape[1]
 
 
 def encoder_flops(config) -> int:

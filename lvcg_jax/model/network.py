@@ -79,13 +79,13 @@ def dropout_seeds(key: jax.Array, uid: jax.Array, row: jax.Array, position: jax.
 
 
 def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:
-    """(A^T A + eps I)^-1 A^T of the visible rows, [...,3,12], for a learnable geometry.
+    """(A^T A + eps I)^-1 A^T of the visible rows, [...,k,12], for a learnable geometry.
 
     It equals the SVD form of geometry.lift_matrix, and can be differentiated: gradients of an SVD
     are not finite where singular values repeat.
     """
-    rows = jnp.where(visible[..., None], a, 0.0)  # [...,12,3]
-    gram = jnp.swapaxes(rows, -1, -2) @ rows + eps * jnp.eye(3)
+    rows = jnp.where(visible[..., None], a, 0.0)  # [...,12,k]
+    gram = jnp.swapaxes(rows, -1, -2) @ rows + eps * jnp.eye(a.shape[-1])
     return jnp.linalg.solve(gram, jnp.swapaxes(rows, -1, -2))
 
 

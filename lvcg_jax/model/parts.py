@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
+from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS
 
 
@@ -32,7 +33,7 @@ class Geometry:
     @property
     def axes(self) -> int:
         """Channels of a beat as it is encoded and decoded."""
-        return 3 if self.space == "vcg" else len(LEADS)
+        return lead_matrix(self.matrix).shape[1] if self.space == "vcg" else len(LEADS)
 
 
 @dataclass(frozen=True)

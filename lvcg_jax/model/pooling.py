@@ -78,7 +78,7 @@ def pooled_size(token_dim: int, structure: str) -> int:
 
 
 def log_lead_sizes(scale: jax.Array, visible: jax.Array, directions: jax.Array) -> jax.Array:
-    """Scale of each lead in mV [...,12], which leads are seen [...,12] and their directions [12,3]
+    """Scale of each lead in mV [...,12], which leads are seen [...,12] and their directions [12,k]
     -> logarithms.
 
     A lead that is not seen gets what the geometry says of a heart vector without preferred

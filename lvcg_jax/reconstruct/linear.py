@@ -64,21 +64,27 @@ class FittedLeads(LinearLeads):
         super().__init__(bound)
 
     def fit(self, windows: Iterable[dict]) -> None:
-        """Every record counts the same, however long; those that lack a lead are left out."""
-        total, count = {unit: np.zeros((len(LEADS), len(LEADS))) for unit in ("z", "mV")}, 0
-        for window in windows:
-            if not mask_leads(window["lead_mask"]).all():
-                continue
-            z = signal_of(window).astype(np.float64)
-            for unit, x in (("z", z), ("mV", z * window["scale"][:, None])):
-                total[unit] += x @ x.T / x.shape[1]
-            count += 1
-        if not count:
-            raise InputError(
-                f"cannot fit {', '.join(self.rules)}: no training record has all twelve leads"
-            )
-        self.products = {unit: products / count for unit, products in total.items()}
+        self.products, _ = mean_products(windows, ", ".join(self.rules))
         self._matrices.clear()
+
+
+def mean_products(windows: Iterable[dict], what: str) -> tuple[dict[str, np.ndarray], int]:
+    """Mean products of the twelve leads [12,12] by unit ('z', 'mV'), and of how many records.
+
+    Every record counts the same, however long; those that lack a lead are left out. `what` cannot
+    be fitted if there is none.
+    """
+    total, count = {unit: np.zeros((len(LEADS), len(LEADS))) for unit in ("z", "mV")}, 0
+    for window in windows:
+        if not mask_leads(window["lead_mask"]).all():
+            continue
+        z = signal_of(window).astype(np.float64)
+        for unit, x in (("z", z), ("mV", z * window["scale"][:, None])):
+            total[unit] += x @ x.T / x.shape[1]
+        count += 1
+    if not count:
+        raise InputError(f"cannot fit {what}: no training record has all twelve leads")
+    return {unit: products / count for unit, products in total.items()}, count
 
 
 def regression_matrix(products: np.ndarray, visible: np.ndarray) -> np.ndarray:

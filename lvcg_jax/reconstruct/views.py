@@ -13,7 +13,7 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import ticket
 from data_prep.base.words import list_some
-from data_prep.ecg.geometry import describe_view, training_subsets
+from data_prep.ecg.geometry import SPACE, describe_view, lead_matrix, training_subsets
 from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
 from data_prep.ecg.signal import recover_limb_leads
 from lvcg_jax.data.entries import Entry
@@ -122,7 +122,11 @@ def fixed_view(entries: Sequence[Entry], leads: Sequence[str], a: np.ndarray, ep
 def drawn_view(
     entries: Sequence[Entry], k: int, draws: int, seed: int, a: np.ndarray, eps: float
 ) -> View:
-    """K visible leads for each record and draw, from its uid and the seed."""
+    """K visible leads for each record and draw, from its uid and the seed; with three or more,
+    leads that span space. A field (see data_prep.ecg.geometry) has no say in that: the paper's
+    directions decide, so that its views are those of other models."""
+    if a.shape[1] > SPACE:
+        a = lead_matrix("paper")
     subsets = training_subsets(a, k, eps, k >= 3, None)
     uid = np.array([e.uid for e in entries], np.uint32)
     present = np.array([e.lead_mask for e in entries], np.int32)

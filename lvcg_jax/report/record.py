@@ -281,8 +281,9 @@ def quality_section(study: Study) -> Markup:
     else:
         text = parts.paragraph("Nothing was found wrong.")
     text += parts.paragraph(
-        f"From {', '.join(embedding.visible[0])}: {int(embedding.rank.min())} of 3 dimensions are"
-        f" seen; the lift amplifies by up to {float(embedding.gain.max()):.1f}."
+        f"From {', '.join(embedding.visible[0])}: {int(embedding.rank.min())} of"
+        f" {study.model.directions.shape[1]} dimensions are seen; the lift amplifies by up to"
+        f" {float(embedding.gain.max()):.1f}."
     )
     columns = ["lead", "state", "span, 1st to 99th percentile (mV)", "noise (µV)"]
     text += parts.table(columns, [_quality_row(study, i) for i in range(len(LEADS))])

@@ -17,7 +17,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import require_local
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg import ecg_paper, loops
-from data_prep.ecg.geometry import lead_matrix, subset_facts
+from data_prep.ecg.geometry import dipole_matrix, subset_facts
 from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import PAPER_CONFIG, load_config, read_config_file
@@ -244,7 +244,7 @@ def map_section(path: Path, options: Options, say: Callable[[str], None]) -> Mar
 def directions_section(config, options: Options) -> Markup:
     """Where each lead looks from, and how the training views condition the lift."""
     geometry = config.geometry
-    matrix, masks = lead_matrix(geometry.matrix), make_subsets(config)
+    matrix, masks = dipole_matrix(geometry.matrix), make_subsets(config)
     gains = subset_facts(matrix, mask_leads(masks), geometry.eps)["gain"]
     name = geometry.matrix if isinstance(geometry.matrix, str) else "the run's own"
     caption = (

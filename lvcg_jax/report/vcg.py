@@ -25,7 +25,7 @@ from markupsafe import Markup
 from data_prep.base.command import Parser, positive_float, run_command
 from data_prep.base.errors import InputError
 from data_prep.ecg import svg
-from data_prep.ecg.geometry import lead_matrix
+from data_prep.ecg.geometry import dipole_matrix
 from data_prep.ecg.loops import ARROW_MS, WAVES, wave_planes
 from data_prep.ecg.svg import Drawing
 from lvcg_jax.report.heart_vector import make_loop, number_lines, open_view, summary
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--start", type=float, default=0.0, help="second to start at (default 0)")
     add("--seconds", type=positive_float, default=10.0, help="seconds to take (default 10)")
     args = parser.parse_args(argv)
-    matrix = lead_matrix(args.geometry)
+    matrix = dipole_matrix(args.geometry)
     view = open_view(
         args.record, args.leads, args.rate, args.unit, args.lead_names, args.start, args.seconds
     )

@@ -35,7 +35,7 @@ from data_prep.base.lottery import fold_of, split_of_patient
 from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import open_corpus
 from data_prep.ecg import signal
-from data_prep.ecg.geometry import lead_matrix, lift_matrix, save_matrix
+from data_prep.ecg.geometry import dipole_matrix, lead_matrix, lift_matrix, save_matrix
 from data_prep.ecg.leads import LEADS, canonical, parse_leads
 from data_prep.ecg.record import Record
 from lvcg_jax.reconstruct.linear import copy_matrix, regression_matrix
@@ -322,7 +322,7 @@ def main(argv: list[str] | None = None) -> int:
         raise InputError(f"--save_fit={args.save_fit}: give a name that ends in .json")
     more = [name for name in args.geometry if name not in ROWS]
     for name in more:
-        lead_matrix(name)
+        dipole_matrix(name)
     hearts = load_hearts(args.raw)
     text = report(evaluate(hearts, visible, more, args.folds), hearts, visible, args.folds)
     print(text, end="")

@@ -3,7 +3,8 @@ fewer leads.
 
     lvcg robustness --checkpoint=RUN --data=SHARDS --out=DIR [--page=PAGE.md]
 
-Moved electrodes: the model believes in other lead directions A [12,3] than it was trained with.
+Moved electrodes: the model believes in other lead directions A [12,3] than it was trained with. A
+model whose geometry is a field of more modes has no directions to move, and is refused.
     noise      every entry of A plus a normal number times the level; a seed gives one direction
     rotation   every lead direction turned by an angle about one axis, which the seed draws
 The probe is trained on undisturbed embeddings of the training records and tested on test embeddings
@@ -37,7 +38,7 @@ from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet
-from data_prep.ecg.geometry import lift_table, subset_facts
+from data_prep.ecg.geometry import SPACE, lift_table, subset_facts
 from data_prep.ecg.leads import LEADS, lead_mask
 from lvcg_jax.data.entries import Entry, draw_patients, list_entries
 from lvcg_jax.embed.dataset import embed_dataset
@@ -495,6 +496,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     tasks = choose_tasks(args.task, args.data)
     model, out = LVCG.load(args.checkpoint), Path(args.out)
+    if model.directions.shape[1] != SPACE:
+        raise InputError(
+            f"{args.checkpoint} has a geometry of {model.directions.shape[1]} modes, which are no"
+            " directions in space that electrodes could move in: give a run with three, or measure"
+            " fewer leads with lvcg view_agreement"
+        )
     embeddings = Path(args.embeddings) if args.embeddings else out / "embeddings.npz"
     if args.embeddings and not embeddings.is_file():
         raise InputError(

@@ -42,9 +42,13 @@ def _setting(norm="batch", lambda_rhythm=0.0):
     return config, model, make_plain_model(config), random_variables(model, packed, N), packed
 
 
-def test_parameters_and_statistics_are_those_of_the_model_at_paper_size():
+@pytest.mark.parametrize("modes", [3, 8])
+def test_parameters_and_statistics_are_those_of_the_model_at_paper_size(modes):
     config = get_config("paper")
     config.loss.lambda_rhythm = 1.0
+    if modes > 3:
+        with config.ignore_type():
+            config.geometry.matrix = tuple(map(tuple, np.eye(12, modes).tolist()))
     packed = pack(random_records((2,), 128), groups=1, capacity=2)
     shapes = [
         jax.eval_shape(

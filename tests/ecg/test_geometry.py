@@ -9,9 +9,12 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import (
     NUM_SUBSETS,
+    describe_view,
+    dipole_matrix,
     lead_matrix,
     lift_matrix,
     lift_table,
+    save_matrix,
     subset_facts,
     training_subsets,
 )
@@ -43,6 +46,7 @@ DOWER_TABLE = {
 }
 EVERY_SUBSET = mask_leads(np.arange(NUM_SUBSETS))
 TRIPLES = np.flatnonzero(EVERY_SUBSET.sum(1) == 3)
+FIELD = np.random.default_rng(8).normal(size=(12, 8)) * 0.7 ** np.arange(8)  # eight modes
 
 
 def _names(mask):
@@ -158,3 +162,55 @@ def test_a_geometry_can_be_given_as_rows_and_mistakes_are_named():
         lead_matrix(rows[:11])
     with pytest.raises(InputError, match="finite"):
         lead_matrix((*rows[:11], (0.0, float("nan"), 0.0)))
+    with pytest.raises(InputError, match="different lengths"):
+        lead_matrix((*rows[:11], (0.0, 1.0)))
+
+
+# ---- a field of more modes than three
+
+
+def test_the_lift_of_a_field_is_the_mean_of_its_gaussian_given_the_visible_leads():
+    """Coordinates of variance 1 and noise of variance eps: leads have the covariance A A' + eps."""
+    eps, x = 0.05, np.random.default_rng(0).normal(size=12)
+    for mask in (0b1, 0b111, 0b100010000010, 0b111111111110, 4095):
+        visible = mask_leads(mask)
+        rows = FIELD[visible]
+        expected = rows.T @ np.linalg.solve(rows @ rows.T + eps * np.eye(len(rows)), x[visible])
+        np.testing.assert_allclose(lift_matrix(FIELD, visible, eps) @ x, expected, atol=1e-9)
+
+
+def test_all_subsets_of_a_field_are_drawn_unless_their_gain_is_bounded():
+    np.testing.assert_array_equal(training_subsets(FIELD, 3, 0.05, True, None), TRIPLES)
+    bounded = training_subsets(FIELD, 3, 0.05, True, 1.0)
+    assert 0 < len(bounded) < len(TRIPLES)
+    assert subset_facts(FIELD, mask_leads(bounded), 0.05)["gain"].max() <= 1
+
+
+def test_facts_and_words_of_a_field():
+    facts = subset_facts(FIELD, mask_leads([0b111, 4095]), 0.05)
+    assert facts["rank"].tolist() == [3, 8]
+    assert np.isinf(facts["condition"][0]) and np.isfinite(facts["condition"][1])
+    words = describe_view(FIELD, mask_leads(0b111), 0.05)
+    assert "From leads I, II, III, 3 of 8 dimensions are seen" in words[0]
+    assert describe_view(FIELD, mask_leads(4095), 0.05) == []
+
+
+def test_a_field_is_read_from_its_file_and_has_3_to_12_modes(tmp_path):
+    path = tmp_path / "modes.json"
+    save_matrix(path, FIELD)
+    np.testing.assert_allclose(lead_matrix(str(path)), FIELD, atol=1e-6)
+    for columns in (2, 13):
+        with pytest.raises(InputError, match="12 rows of 3 finite numbers, or up to 12"):
+            lead_matrix(np.ones((12, columns)).tolist())
+        save_matrix(path, np.ones((12, columns)))
+        with pytest.raises(InputError, match="lead I needs three numbers"):
+            lead_matrix(str(path))
+    path.write_text('{"I": [1, 0, 0, 0], "II": [0, 1, 0]}')
+    with pytest.raises(InputError, match="lead II needs .* the same number of modes"):
+        lead_matrix(str(path))
+
+
+def test_a_field_is_refused_where_a_vector_in_space_is_needed():
+    np.testing.assert_array_equal(dipole_matrix("paper"), lead_matrix("paper"))
+    with pytest.raises(InputError, match="8 modes, which are no directions .* paper or dower"):
+        dipole_matrix(FIELD.tolist())

@@ -15,6 +15,7 @@ from data_prep.ecg.leads import mask_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.model import network
 from lvcg_jax.model.dynamics import TemporalModule
+from lvcg_jax.model.flops import conv_flops, flops_per_beat
 from lvcg_jax.model.losses import loss_terms
 from lvcg_jax.model.network import AHEAD, Network, dropout_seeds, tikhonov_lift
 
@@ -178,6 +179,65 @@ def test_lift_and_project_are_the_geometry(variables):
         _close(lifted[0, m].T, matrix @ BATCH["beats"][0, m].astype(np.float64))
     projected = MODEL.apply(variables, lifted, method="project")
     _close(projected[0, 4], lead_matrix("paper") @ lifted[0, 4].T)
+
+
+# ---- a field of eight modes instead of three directions
+
+
+def _field_config():
+    config = tiny_config()
+    modes = np.random.default_rng(8).normal(size=(12, 8))
+    with config.ignore_type():
+        config.geometry.matrix = tuple(map(tuple, modes.tolist()))
+    return config
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_a_network_of_eight_modes_trains(learnable):
+    """Traced only: every shape of a step fits, and each parameter has its gradient."""
+    config = _field_config()
+    config.geometry.learnable, config.model.lead_sizes = learnable, True
+    model = make_model(config)
+    shapes = jax.eval_shape(lambda: model.init(KEY, BATCH, BATCH["lead_mask"], None, SLOTS))
+    assert shapes["params"]["encoder"]["stem_conv"]["kernel"].shape[1] == 8
+    assert shapes["params"]["decoder"]["out"]["kernel"].shape[-1] == 8
+
+    def loss(params, batch_stats):
+        variables = {"params": params, "batch_stats": batch_stats}
+        outputs, _ = model.apply(variables, BATCH, VISIBLE, KEY, SLOTS, mutable=["batch_stats"])
+        assert outputs["vcg"].shape == outputs["vcg_decoded"].shape == (1, 26, P, 8)
+        assert outputs["ecg"].shape == (1, 26, 12, P)
+        return loss_terms(outputs, BATCH, VISIBLE, config.loss)["loss"].mean()
+
+    gradient = jax.eval_shape(jax.grad(loss), shapes["params"], shapes["batch_stats"])
+    assert gradient == shapes["params"]
+    assert ("directions" in gradient) == learnable
+
+
+def test_hidden_leads_cannot_reach_a_field_and_visible_ones_are_lifted_as_the_table_says():
+    config = _field_config()
+    model, (row, _, valid) = make_model(config), owners(BATCH)
+    shown = np.asarray(mask_leads(VISIBLE[0]))[row[0]]  # [m,l]
+    other = np.where(shown[None, ..., None], BATCH["beats"], np.float16(np.nan))
+    lifted, again = (
+        np.asarray(model.apply({"params": {}}, beats, VISIBLE, row, method="lift"))
+        for beats in (BATCH["beats"], other)
+    )
+    np.testing.assert_array_equal(lifted, again)
+    matrices = lift_matrix(
+        lead_matrix(config.geometry.matrix), mask_leads(VISIBLE[0]), config.geometry.eps
+    )[row[0]]
+    expected = np.einsum("mkl,mlp->mpk", matrices, BATCH["beats"][0].astype(np.float64))
+    _close(lifted[0][valid[0]], expected[valid[0]], 1e-4)
+
+
+def test_floating_point_operations_count_the_modes():
+    few, many = flops_per_beat(tiny_config()), flops_per_beat(_field_config())
+    stem, out = CONFIG.model.stem_features, CONFIG.model.decoder_features[-1]
+    width = CONFIG.model.encoder_width
+    more = conv_flops(P, width, 8, stem, 2) - conv_flops(P, width, 3, stem, 2)
+    assert many["encoder"] - few["encoder"] == more
+    assert many["decoder"] - few["decoder"] == 2 * P * out * (8 - 3)
 
 
 # ---- embeddings
