@@ -11,7 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import gcs_server
-from helpers.commands import ROOT, assert_one_line_error, get_config, run, start, train_arguments
+from helpers.commands import (
+    QUICK,
+    ROOT,
+    assert_one_line_error,
+    get_config,
+    run,
+    start,
+    train_arguments,
+)
 
 from data_prep.base import files
 from data_prep.base.errors import InputError
@@ -174,6 +182,7 @@ def test_a_run_killed_while_it_writes_to_the_bucket_ends_as_one_on_disk(
     settings = [
         f"--config.train.{name}" for name in ("steps=6", "checkpoint_every=2", "log_every=1")
     ]
+    settings += QUICK
     done = run("lvcg_jax.train", *train_arguments(tmp_path / "run", shards_dir, *settings))
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.commands import ROOT, run, start, train_arguments, wait_for_step
+from helpers.commands import QUICK, ROOT, run, start, train_arguments, wait_for_step
 
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.runs.metrics_log import read_metrics
@@ -20,6 +20,7 @@ STEPS = 14
 # One compiled shape, and a rate at which rounding noise does not grow faster than it can be
 # compared.
 SETTINGS = (
+    *QUICK,
     f"--config.train.steps={STEPS}",
     "--config.data.pack=False",
     "--config.optim.learning_rate=1e-4",

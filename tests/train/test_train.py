@@ -88,6 +88,7 @@ def test_other_choices_of_the_config_train_too(smoke, tmp_path):
     smoke.optim.schedule, smoke.data.pack, smoke.model.dtype = "constant", False, "bfloat16"
     smoke.loss.lambda_base, smoke.optim.decay, smoke.model.embedding_norm = 1.0, "all", True
     smoke.model.dynamics, smoke.model.dynamics_layers, smoke.model.padding = "zero", 2, "counted"
+    smoke.model.stage_features, smoke.model.stage_blocks = (8,), (1,)  # quick to compile
     smoke.train.steps = 4
     train_and_evaluate(smoke, tmp_path)
     rows = read_metrics(tmp_path)

@@ -2,6 +2,7 @@
 
     lvcg fit_leads --network=vae_cnn --data=SHARDS --flops=2e13 --out=vae_cnn.safetensors
 
+    field     LVCG on a field of the whole beat, on top of the closed form
     vae_cnn   a convolutional variational autoencoder
     e_lstm    a bidirectional LSTM that reads the record sample by sample
     nef_net   views of one field, asked for by the angles of a lead
