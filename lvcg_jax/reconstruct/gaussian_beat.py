@@ -41,7 +41,7 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS, mask_leads
 from data_prep.ecg.segment import stitch_beats
 from lvcg_jax.reconstruct.beat_widths import BeatWidths, Held, complete_beats, hold_out
-from lvcg_jax.reconstruct.lead_method import signal_of
+from lvcg_jax.reconstruct.stretching import lead_products, lost_power, whole_signal
 
 NAME = "gaussian beat"
 CALIBRATED = "gaussian beat, calibrated"
@@ -164,6 +164,8 @@ class BeatGaussians:
 
     def __init__(self, moments: dict[str, Moments]):
         self.parts = {part: moments[part].gaussian() for part in PARTS}
+        total = self.parts["common"].covariance + self.parts["change"].covariance
+        self.products = lead_products(total, len(LEADS))
         self.whole = lru_cache(KEPT)(self._condition_whole)  # by part, visible leads and samples
         self._variances: dict[tuple[str, bytes], np.ndarray] = {}  # [l,p], by part and samples seen
 
@@ -285,8 +287,8 @@ class GaussianBeat:
 
         # back to the slots, and from these to a signal
         where = (window["start"], window["length"], int(window["num_samples"]))
-        signal = stitch_beats(read_at(found, placed.back), *where).astype(np.float32)
-        signal = np.where(visible[:, None], signal_of(window), signal)
+        signal = stitch_beats(read_at(found, placed.back), *where)
+        signal = whole_signal(signal, window, self.gaussians.products)
         if not bars:
             return signal, None
 
@@ -300,17 +302,8 @@ class GaussianBeat:
             ** 2
         )
         variance = stitch_beats(read_at(variance, placed.back), *where)
-        deviation = np.sqrt(variance + lost_in_stretching(window))
+        deviation = np.sqrt(variance + lost_power(window))
         return signal, np.where(visible[:, None], 0.0, deviation).astype(np.float32)
-
-
-def lost_in_stretching(window: dict) -> np.ndarray:
-    """The error power [T] of beats that are stretched and stretched back, as the visible leads
-    show it."""
-    where = (window["start"], window["length"], int(window["num_samples"]))
-    back = stitch_beats(np.asarray(window["beats"], np.float64), *where)
-    lost = (signal_of(window) - back)[mask_leads(window["visible"])] ** 2
-    return np.convolve(lost.mean(0), np.ones(3) / 3, "same")
 
 
 def calibration_of(windows: Iterable[dict]) -> np.ndarray:

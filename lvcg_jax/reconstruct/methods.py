@@ -1,6 +1,6 @@
 """Ways to derive all twelve leads of a record from some of them, behind one small interface.
 
-    lvcg field      LVCG on a field of the whole beat (learned/field.py), packaged and ready to use
+    lvcg_field      LVCG on a field of the whole beat (learned/field.py), packaged and ready to use
     lvcg            the trained model, from the temporal module's tokens and from the encoder's
                     own, mixed 2 to 1
     lvcg_predicted  from the temporal module's tokens alone: what its objective trains
@@ -64,7 +64,7 @@ NO_NETWORK = (
 )  # fmt: skip
 METHODS = (*SOURCES, *NO_NETWORK)
 # LVCG on a field of the whole beat, as the package carries it
-FIELD, PACKAGED = "lvcg field", Path(__file__).with_name("packaged") / "field.safetensors"
+FIELD, PACKAGED = "lvcg_field", Path(__file__).with_name("packaged") / "field.safetensors"
 
 
 class NetworkLeads:

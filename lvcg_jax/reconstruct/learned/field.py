@@ -29,6 +29,7 @@ from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.masking import masked_mean
 from lvcg_jax.reconstruct.gaussian_beat import Gaussian, GaussianBeat
 from lvcg_jax.reconstruct.learned.network import LeadNetwork, hidden_error
+from lvcg_jax.reconstruct.stretching import lead_products
 
 BINS = 16  # parts of a beat whose errors are told apart
 SPREAD = 0.1  # weight of the second read-out's loss, which shares no weights with the first
@@ -64,8 +65,12 @@ class Field(LeadNetwork):
         if not self.context:
             covariances, noises = zip(*parts.values(), strict=True)
             parts = {"change": Gaussian(sum(covariances), sum(noises))}
-        modes = self._modes(sum(part.covariance for part in parts.values()))
-        learned = {"modes": modes.astype(np.float32)}
+        total = sum(part.covariance for part in parts.values())
+        modes = self._modes(total)
+        learned = {
+            "modes": modes.astype(np.float32),
+            "products": lead_products(total, len(LEADS)).astype(np.float32),
+        }
         for name, (covariance, noise) in parts.items():
             within = modes.T @ covariance @ modes
             lost = (np.trace(covariance) - np.trace(within)) / len(covariance)

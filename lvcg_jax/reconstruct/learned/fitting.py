@@ -24,6 +24,7 @@ from flax import serialization
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
+from data_prep.base.lottery import ticket
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS
@@ -38,8 +39,8 @@ from lvcg_jax.reconstruct.learned.examples import (
 )
 from lvcg_jax.reconstruct.learned.network import LeadNetwork
 from lvcg_jax.reconstruct.learned.networks import NETWORKS, sizes_of
-from lvcg_jax.reconstruct.learned.trained import derive, save_network
-from lvcg_jax.reconstruct.learned.widths import learn_widths
+from lvcg_jax.reconstruct.learned.trained import derive, expect, save_network
+from lvcg_jax.reconstruct.learned.widths import factors_by_number
 from lvcg_jax.reconstruct.views import Windows
 
 RATES = (1e-3, 3e-3)
@@ -106,6 +107,7 @@ def fit_network(
         "preprocess": shards.preprocess.to_dict(),
         "records": len(train),
         "held_records": len(held),
+        "held_ticket": max(ticket(patient) for patient in apart),
     }
 
     # two trials and the training, one after another
@@ -146,7 +148,8 @@ def fit_network(
         "lead_sizes_mv": lead_sizes(examples),
     }
     if hasattr(network, "spread"):
-        learned["widths"] = learn_widths(network, examples, held, learned, seed, state.params)
+        compute_for = partial(expect, network, {"params": state.params}, learned)
+        learned["widths"] = factors_by_number(compute_for, examples, held, network.rows)
     save_network(out, jax.device_get(state.params), learned, facts)
     part.unlink(missing_ok=True)
     return facts

@@ -9,6 +9,7 @@ Axis letters: n slot of a record, b row of a batch, l lead, p sample of a beat, 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,15 +21,19 @@ from safetensors.numpy import save as tensor_bytes
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
+from data_prep.base.lottery import ticket
 from data_prep.base.words import first_line
-from data_prep.ecg.leads import mask_leads
+from data_prep.ecg.leads import lead_mask, mask_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.segment import stitch_beats
-from lvcg_jax.reconstruct.gaussian_beat import common_beat, lost_in_stretching, place, read_at
+from lvcg_jax.reconstruct.bands import FEWEST
+from lvcg_jax.reconstruct.gaussian_beat import common_beat, place, read_at
 from lvcg_jax.reconstruct.lead_method import signal_of
-from lvcg_jax.reconstruct.learned.examples import show
+from lvcg_jax.reconstruct.learned.examples import HELD, Examples, read_examples, show
 from lvcg_jax.reconstruct.learned.network import BEATS, LeadNetwork
 from lvcg_jax.reconstruct.learned.networks import NETWORKS
+from lvcg_jax.reconstruct.learned.widths import Compute, error_ratios, factor_of
+from lvcg_jax.reconstruct.stretching import lost_power, whole_signal
 
 FORMAT = "lvcg-leads-1"
 ROWS = 256  # of a batch, at most; fewer rows are padded to a power of two
@@ -116,14 +121,14 @@ class TrainedLeads:
         """Nothing to learn: it was trained."""
 
     def predict(self, windows: Sequence[dict]) -> dict[str, list[np.ndarray]]:
-        found = self._signals(windows, derive)
-        seen = [mask_leads(window["visible"])[:, None] for window in windows]
-        return {
-            self.name: [
-                np.where(mine, signal_of(window), x).astype(np.float32)
-                for mine, window, x in zip(seen, windows, found, strict=True)
-            ]
-        }
+        found = []
+        for window, x in zip(windows, self._signals(windows, derive), strict=True):
+            if "products" in self._learned:
+                found.append(whole_signal(x, window, self._learned["products"]))
+            else:
+                seen = mask_leads(window["visible"])[:, None]
+                found.append(np.where(seen, signal_of(window), x).astype(np.float32))
+        return {self.name: found}
 
     def _signals(self, windows: Sequence[dict], compute: Callable) -> list[np.ndarray]:
         """What the network computes [12,T] for each window; those that see the same leads go
@@ -197,19 +202,50 @@ class TrainedLeads:
 class TrainedLeadsWithBars(TrainedLeads):
     """A network that also says how large its errors are, see widths.py."""
 
+    def __init__(self, name: str, path: str | Path):
+        super().__init__(name, path)
+        self._held: Examples | None = None
+        self._factors = lru_cache(None)(self._learn_factors)
+
+    def fit(self, windows: Iterable[dict]) -> None:
+        """Keeps records of the patients that no training step saw: those with a low ticket."""
+        unseen = (w for w in windows if ticket(w["patient_id"]) <= self.facts["held_ticket"])
+        kept = list(islice((w for w in unseen if np.any(w["complete"])), HELD))
+        self._factors.cache_clear()
+        self._held = None
+        if len(kept) >= FEWEST:
+            self._held = read_examples(kept, BEATS, self.facts["preprocess"]["rate"])
+
+    def _learn_factors(self, mask: int) -> np.ndarray:
+        """The factors [l,q] of these visible leads, or of their number if there is nothing to learn
+        from."""
+        visible = mask_leads(mask)
+        stored = self._learned["widths"][visible.sum()]
+        if self._held is None or not visible.any():
+            return stored
+        compute = expect(self.network, self._variables, self._learned, visible)
+        records = np.arange(len(self._held))
+        ratios = error_ratios(compute, self._held, records, visible, ROWS)
+        found = np.array([factor_of(ratios.get(i, np.empty(0))) for i in range(len(visible))])
+        return np.where(np.isfinite(found), found, stored)
+
     def predict_with_bars(
         self, windows: Sequence[dict]
     ) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
         found = []
-        spreads = self._signals(windows, expected_error)
-        for window, x, spread in zip(
-            windows, self.predict(windows)[self.name], spreads, strict=True
-        ):
-            visible = mask_leads(window["visible"])
-            width = spread * self._learned["widths"][visible.sum()][:, None]
-            deviation = np.sqrt(width**2 + lost_in_stretching(window))
-            found.append((x, np.where(visible[:, None], 0.0, deviation).astype(np.float32)))
+        derived, widths = self.predict(windows)[self.name], self._signals(windows, self._width)
+        for window, x, width in zip(windows, derived, widths, strict=True):
+            hidden = ~mask_leads(window["visible"])[:, None]
+            deviation = np.sqrt(width**2 + lost_power(window))
+            found.append((x, np.where(hidden, deviation, 0.0).astype(np.float32)))
         return {self.name: found}
+
+    def _width(self, network: LeadNetwork, variables: dict, shown: dict) -> np.ndarray:
+        """What the network expects of its errors [b,l,p], times what held-out records teach."""
+        masks = [lead_mask(row) for row in np.asarray(shown["visible"])]
+        factor = np.stack([self._factors(mask) for mask in masks])  # [b,l,q]
+        expected = np.asarray(expected_error(network, variables, shown))
+        return expected * np.repeat(factor, expected.shape[-1] // factor.shape[-1], axis=-1)
 
 
 def open_network(name: str, path: str | Path) -> TrainedLeads:
@@ -228,3 +264,15 @@ def derive(network: LeadNetwork, variables: dict, shown: dict) -> jax.Array:
 def expected_error(network: LeadNetwork, variables: dict, shown: dict) -> jax.Array:
     """How large the network expects the error of each sample to be, [b,l,p]."""
     return network.apply(variables, shown, method="spread")
+
+
+def expect(network: LeadNetwork, variables: dict, learned: dict, visible: np.ndarray) -> Compute:
+    """The network with what belongs to these visible leads, as widths.py wants it."""
+    extra = network.prepare(learned, visible)
+
+    def compute(shown: dict) -> tuple[np.ndarray, np.ndarray]:
+        shown = shown | extra
+        derived, expected = (f(network, variables, shown) for f in (derive, expected_error))
+        return np.asarray(derived), np.asarray(expected)
+
+    return compute
