@@ -1,7 +1,7 @@
 """A geometry of more modes than the three directions of a dipole, from the training records of a
 data set.
 
-    lvcg_field_modes --data=SHARDS --modes=8 --out=modes.json
+    lvcg field_modes --data=SHARDS --modes=8 --out=modes.json
     lvcg train --config=CONFIG --config.geometry.matrix=modes.json --config.geometry.eps=0.05 ...
 
 The modes are the leading eigenvectors of the covariance of the twelve normalised leads, each scaled

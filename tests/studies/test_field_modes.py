@@ -1,4 +1,4 @@
-"""lvcg_field_modes: the modes of the training records, whatever their order, and who refuses
+"""lvcg field_modes: the modes of the training records, whatever their order, and who refuses
 them."""
 
 import types
