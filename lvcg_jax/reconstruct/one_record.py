@@ -406,6 +406,16 @@ def learn(
     return typical, words
 
 
+def default_method(data: str | None) -> str:
+    """The packaged network for leads, unless training records are given that it does not fit."""
+    if not PACKAGED.is_file():
+        return "lvcg"
+    if data is None:
+        return FIELD
+    preprocess = Preprocess.from_dict(read_metadata(data)["preprocess"])
+    return FIELD if open_network(FIELD, PACKAGED).fits(preprocess) else "lvcg"
+
+
 def derive_record(args: argparse.Namespace) -> int:
     """The command: reads, derives, draws, and writes WFDB if asked."""
     if args.k or len(args.visible) > 1 or args.also:
@@ -416,7 +426,7 @@ def derive_record(args: argparse.Namespace) -> int:
     if args.calibration:
         names.insert(0, CALIBRATED)
     if not names and not args.learned:
-        names = ["lvcg" if args.checkpoint or not PACKAGED.is_file() else FIELD]
+        names = ["lvcg" if args.checkpoint else default_method(args.fit_data or args.data)]
     learned = load_learned(args.learned)
     if FIELD in names:
         learned.insert(0, open_network(FIELD, PACKAGED))

@@ -33,6 +33,7 @@ from lvcg_jax.reconstruct.learned.trained import (
 )
 from lvcg_jax.reconstruct.learned.vae_cnn import kl_divergence
 from lvcg_jax.reconstruct.linear import kim_matrix, regression_matrix
+from lvcg_jax.reconstruct.one_record import default_method
 from lvcg_jax.reconstruct.views import Windows
 
 THREE = lead_mask(np.isin(LEADS, ["II", "V2", "V5"]))
@@ -309,6 +310,19 @@ def test_a_trained_network_is_a_row_and_derives_one_record(
     record = next(raw_corpus.rglob("*.hea"))
     assert reconstruct_door.main([*flags, f"--record={record}"]) == 0
     assert "derived by peer" in capsys.readouterr().out
+
+
+def test_one_record_is_derived_by_the_packaged_network_with_bands(
+    raw_corpus, shards_dir, tmp_path, capsys
+):
+    record = next(raw_corpus.rglob("*.hea"))
+    flags = [f"--record={record}", "--visible=I,II,V2", "--write_wfdb", f"--out={tmp_path}"]
+    assert reconstruct_door.main(flags) == 0
+    assert "derived by lvcg_field" in capsys.readouterr().out
+    header = (tmp_path / f"{record.stem}_derived.hea").read_text()
+    assert "V3 (derived) sd" in header and "III (derived) sd" not in header
+    # training records that were prepared otherwise, with other R peaks
+    assert default_method(str(shards_dir)) == "lvcg"
 
 
 MISTAKES = {
