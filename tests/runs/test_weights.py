@@ -239,7 +239,10 @@ def test_a_run_directory_goes_before_weights_of_its_name(here, tmp_path, monkeyp
 COMMANDS = {
     "embed": (embed_door.main, ["--record=ECG", "--out=OUT/e.npz"]),
     "export": (export_door.main, ["--out=OUT/model.stablehlo"]),
-    "reconstruct": (reconstruct_door.main, ["--record=ECG", "--visible=I,II,V2", "--out=OUT"]),
+    "reconstruct": (
+        reconstruct_door.main,
+        ["--record=ECG", "--visible=I,II,V2", "--methods=lvcg", "--out=OUT"],
+    ),
     "report": (report_door.main, ["--record=ECG", "--out=OUT/page.html"]),
 }
 
