@@ -119,7 +119,7 @@ def likeness(one: Table, other: Table, resamples: int) -> dict[str, dict]:
 def starting(model: LVCG, start: str) -> LVCG:
     """The same weights, with the temporal module starting at the 'first' slot, at the first
     'complete' beat, or at 'each' of these."""
-    config = ConfigDict(model.config)
+    config = ConfigDict(model.config.to_dict())  # a copy, nested fields too
     config.model.dynamics_start = start
     return LVCG(config, model.variables, model.checkpoint.rpartition("#")[0], model.facts)
 
