@@ -39,13 +39,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         help="shards to measure on (with --record: to learn typical lead sizes from)",
     )
     add("--split", default="test", help="split to measure on (default test), or all")
-    add(
-        "--visible",
-        action="append",
-        default=[],
-        metavar="LEADS",
-        help="visible leads, e.g. II,V2,V5; may be repeated",
-    )
+    add_shared(parser, "visible")
     add("--k", help="numbers of visible leads drawn for each record, e.g. 3 or 3,5")
     add(
         "--draws",

@@ -202,14 +202,7 @@ def parse_flags(argv: list[str] | None):
     add_shared(parser, "data", "out", "resamples", "page")
     add("--section", metavar="NAME", help="name of that section (default readout-CORPUS)")
     add("--split", default="test", help="split to judge (default test)")
-    add_shared(parser, "task")
-    add(
-        "--visible",
-        action="append",
-        default=[],
-        metavar="LEADS",
-        help="visible leads, e.g. II,V2,V5; may be repeated",
-    )
+    add_shared(parser, "task", "visible")
     methods = "lvcg,gaussian beat,regression"
     add("--methods", default=methods, help=f"of {', '.join(METHODS)} (default {methods})")
     add("--limit", type=positive_int, help="records judged at most, from many patients")

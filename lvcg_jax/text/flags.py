@@ -47,6 +47,12 @@ SHARED = {
     },
     "page": {"metavar": "FILE", "help": "also write the tables into a section of this page"},
     "section": {"metavar": "NAME", "help": "name of that section (default %(default)s)"},
+    "visible": {
+        "action": "append",
+        "default": [],
+        "metavar": "LEADS",
+        "help": "visible leads, e.g. II,V2,V5; may be repeated",
+    },
     "rate": {"type": positive_float, "help": "samples a second, where the file does not say"},
     "unit": {"help": "mV, uV or V, where the file does not say"},
     "lead_names": {

@@ -81,8 +81,11 @@ class TrainedLeads:
     does it; what such a slot lacks of its beat is filled with the record's mean beat.
     """
 
-    def __init__(self, name: str, path: str | Path):
-        params, self._learned, self.facts = read_network(path)
+    def __init__(
+        self, name: str, path: str | Path, contents: tuple[dict, dict, dict] | None = None
+    ):
+        """`contents` are those of the file, if it was read already."""
+        params, self._learned, self.facts = contents or read_network(path)
         self.name, self.path, self.units = name, str(path), {name: "z"}
         sizes = {
             key: tuple(value) if isinstance(value, list) else value
@@ -202,8 +205,10 @@ class TrainedLeads:
 class TrainedLeadsWithBars(TrainedLeads):
     """A network that also says how large its errors are, see widths.py."""
 
-    def __init__(self, name: str, path: str | Path):
-        super().__init__(name, path)
+    def __init__(
+        self, name: str, path: str | Path, contents: tuple[dict, dict, dict] | None = None
+    ):
+        super().__init__(name, path, contents)
         self._held: Examples | None = None
         self._factors = lru_cache(None)(self._learn_factors)
 
@@ -250,8 +255,9 @@ class TrainedLeadsWithBars(TrainedLeads):
 
 def open_network(name: str, path: str | Path) -> TrainedLeads:
     """The network of a file as a method of this name, with bands if it has them."""
-    _, learned, _ = read_network(path)
-    return (TrainedLeadsWithBars if "widths" in learned else TrainedLeads)(name, path)
+    contents = read_network(path)
+    kind = TrainedLeadsWithBars if "widths" in contents[1] else TrainedLeads
+    return kind(name, path, contents)
 
 
 @partial(jax.jit, static_argnums=0)
