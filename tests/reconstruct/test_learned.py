@@ -24,7 +24,7 @@ from lvcg_jax.reconstruct.learned.budget import count_flops
 from lvcg_jax.reconstruct.learned.examples import draw_visible, hold_out, show
 from lvcg_jax.reconstruct.learned.field import Field
 from lvcg_jax.reconstruct.learned.network import LeadNetwork
-from lvcg_jax.reconstruct.learned.networks import NETWORKS, sizes_of
+from lvcg_jax.reconstruct.learned.networks import NETWORKS, parse_sizes, sizes_of
 from lvcg_jax.reconstruct.learned.trained import (
     TrainedLeads,
     open_network,
@@ -226,6 +226,14 @@ def test_the_field_and_its_ablations_learn_and_know_their_errors(
     if not change:
         inside = np.abs(x - windows[0]["signal"])[~visible] < REACH * deviation[~visible]
         assert 0.6 < inside.mean() <= 1.0
+
+
+def test_sizes_are_given_by_name():
+    asked = ["modes=24", "skip=False", "basis=dipole"]
+    assert parse_sizes("field", asked) == {"modes": 24, "skip": False, "basis": "dipole"}
+    for wrong, remedy in (("wide=3", "field has modes"), ("modes=many", "its default, modes=384")):
+        with pytest.raises(InputError, match=remedy):
+            parse_sizes("field", [wrong])
 
 
 def test_visible_leads_are_drawn_by_number_and_leave_one_to_derive():

@@ -15,7 +15,7 @@ stopped, the same command goes on where it was. See reconstruct/learned/fitting.
 
 from data_prep.base.command import Parser, natural_int, positive_float, positive_int, run_command
 from lvcg_jax.reconstruct.learned.fitting import RATES, fit_network
-from lvcg_jax.reconstruct.learned.networks import NETWORKS
+from lvcg_jax.reconstruct.learned.networks import NETWORKS, parse_sizes
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
@@ -40,12 +40,21 @@ def main(argv: list[str] | None = None) -> int:
         metavar="RATE,RATE",
         help="learning rates to try (default 0.001,0.003); one is taken as it is",
     )
+    add(
+        "--size",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="another size or choice of the network than its usual one, such as width=256 or, for"
+        " the field, skip=False, context=False, basis=dipole; may be repeated",
+    )
     add("--records", type=positive_int, help="training records at most (default all)")
     add("--seed", type=natural_int, default=0, help="of weights and draws (default 0)")
     add("--out", required=True, metavar="FILE", help="the file to write")
     args = parser.parse_args(argv)
+    sizes = parse_sizes(args.network, args.size)
     facts = fit_network(
-        args.network, args.data, args.flops, args.out, args.seed, args.records, rates=args.rates
+        args.network, args.data, args.flops, args.out, args.seed, args.records, sizes, args.rates
     )
     tried = [f"{rate} gave {error:.4f}" for rate, error in facts["rates"].items()]
     tried.append(f"at the end {facts['held_error']:.4f}")
