@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,9 +134,12 @@ def apply_splits(corpus: Corpus, path: str | Path) -> Corpus:
     check_patients([ref for ref in refs if ref.record_id not in corpus.duplicates], path)
     notes = list(corpus.notes)
     if unknown:
+        # by split: after a partial download, a whole one may be absent
+        named, absent = Counter(chosen.values()), Counter(chosen[name] for name in unknown)
+        counts = ", ".join(f"{s} {absent[s]} of {named[s]}" for s in SPLITS if absent[s])
         notes.append(
-            f"{path.name} names {len(unknown)} {key} that {corpus.name} does not have:"
-            f" {list_some(unknown)}"
+            f"{path.name} names {len(unknown)} {key} that the raw folder does not have"
+            f" ({counts}): {list_some(unknown)}"
         )
     if len(kept) < len(corpus.refs):
         notes.append(

@@ -172,7 +172,7 @@ def _finish_split(
 class Duplicates:
     """Records with exactly the same signal."""
 
-    original: dict[str, str]  # record -> the first record with its signal
+    original: dict[str, str]  # record -> the one it repeats: the one that stays, else the first
     across: list[list[str]]  # groups of kept records with one signal in several splits
     dropped: dict[str, str]  # record -> why it is left out
 
@@ -200,19 +200,20 @@ def find_duplicates(read_parts: Callable[[], Iterable[list]], policy: str) -> Du
         groups.setdefault(row[column], []).append(
             (row[0], row[columns["split"]], row[columns["kept"]] == "yes")
         )
-    original = {name: group[0][0] for group in groups.values() for name, *_ in group[1:]}
-    across, dropped = [], {}
+    original, across, dropped = {}, [], {}
     for group in groups.values():
+        here = group[0][0]
         kept = [(name, split) for name, split, is_kept in group if is_kept]
         if len({split for _, split in kept}) > 1:
             across.append([name for name, _ in kept])
-            stays = min(
-                (split for _, split in kept), key=lambda s: ["test", "validation", s].index(s)
-            )
-            here = next(name for name, split in kept if split == stays)
             if policy == "drop":
+                stays = min(
+                    (split for _, split in kept), key=lambda s: ["test", "validation", s].index(s)
+                )
+                here = next(name for name, split in kept if split == stays)
                 reason = f"the same signal as record {here} in split {stays}"
                 dropped.update({name: reason for name, split in kept if split != stays})
+        original.update({name: here for name, *_ in group if name != here})
     return Duplicates(original, across, dropped)
 
 

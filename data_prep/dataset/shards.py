@@ -247,7 +247,7 @@ def describe(metadata: dict) -> str:
         rows.append(
             (
                 "duplicates",
-                f"{same['records']} records repeat an earlier one;"
+                f"{same['records']} records repeat another one;"
                 f" {across} signals were in several splits, {gone} records dropped for that",
             )
         )

@@ -43,7 +43,7 @@ KINDS = {
     "limb_inconsistent": "limb leads contradict Einthoven's law",
     "low_quality_lead_ii": "lead II is small or has no dominant peaks",
     "detector_disagreement": "beats on lead II and beats of the heart vector differ",
-    "duplicate_of": "the same signal as an earlier record",
+    "duplicate_of": "the same signal as the record named",
     "dead_record": "next to no signal in any lead",
     "unreadable": "the file cannot be read as a record",
     "too_short": "less than one second",

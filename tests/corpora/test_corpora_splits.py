@@ -20,7 +20,7 @@ def test_splits_join_by_name_and_report_unknown_ids(tmp_path):
     changed = apply_splits(corpus, path)
     assert [(r.record_id, r.split) for r in changed.refs] == [("JS1", "train"), ("JS2", "test")]
     assert changed.notes[-2:] == [
-        "splits.csv names 1 record_id that csn does not have: JS77",
+        "splits.csv names 1 record_id that the raw folder does not have (train 1 of 2): JS77",
         "1 records are not in splits.csv and were left out",
     ]
     assert load(changed, "JS2").split == "test" and [r.split for r in corpus.refs] == [None] * 3
@@ -102,6 +102,13 @@ def test_copies_in_two_splits_stay_where_they_are_closest_to_testing(
         "A0001": "the same signal as record A0003 in split test",
         "A0002": "the same signal as record A0003 in split test",
         "A0004": "the same signal as record A0005 in split validation",
+    }
+    words = {name: row["defects"].partition("duplicate_of:")[2] for name, row in ledger.items()}
+    assert {name: word for name, word in words.items() if word} == {  # never a record that went
+        "A0001": "A0003",
+        "A0002": "A0003",
+        "A0004": "A0005",
+        "A0007": "A0006",
     }
     assert metadata["dropped"] == {
         "the same signal as a record in split test": 2,
