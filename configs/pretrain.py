@@ -164,7 +164,9 @@ def paper() -> ConfigDict:
     c.optim.ema_decay = 0.0  # ours; 0: no moving average of the parameters
 
     c.data = ConfigDict()
-    c.data.dir = ""  # shards of data_prep.build; empty: a synthetic set is made
+    # shards of data_prep.build; several, with weights: 'data/ptbxl,data/csn:0.5'; empty: a
+    # synthetic set is made
+    c.data.dir = ""
     # split to train on; 'all': every record, then no score on this data set is of unseen records
     c.data.splits = "train"
     c.data.batch_size = 64  # records a step, over all devices and processes

@@ -21,6 +21,7 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.data import packing
+from lvcg_jax.data.mixture import MixedStream, Mixture
 
 # The usual number of slots is so many standard deviations above the mean number of beats: about one
 # batch of records in file order in a hundred needs more.
@@ -45,7 +46,7 @@ class BatchMaker:
 
     def __init__(
         self,
-        shards: ShardSet,
+        shards: ShardSet | Mixture,
         accumulate: int,
         groups: int,
         local_groups: Sequence[int],
@@ -59,7 +60,9 @@ class BatchMaker:
     def order(self, batch_size: int, seed: int) -> "BatchOrder":
         """Which records are in which training batch."""
         check_batch_size(batch_size, self.accumulate, self.groups)
-        return BatchOrder(self.shards.counts, batch_size, self.accumulate, self.groups, seed)
+        stream = self.shards.stream(seed) if isinstance(self.shards, Mixture) else None
+        sizes = (batch_size, self.accumulate, self.groups)
+        return BatchOrder(self.shards.counts, *sizes, seed, stream)
 
     def capacity(self, num_beats: np.ndarray, usual: float | None = None) -> int:
         """Packed slots of a group, from the beat counts [a,g,r] of the global batch.
@@ -132,16 +135,27 @@ class BatchOrder:
     """The record numbers [a*g*r] of each training step (from 0), the same on every process.
 
     No record is read for it. Which records make a batch follows from the seed alone; the groups
-    only arrange them.
+    only arrange them. Without the stream of a mixture, every record is once in an epoch.
     """
 
     def __init__(
-        self, counts: np.ndarray, batch_size: int, accumulate: int, groups: int, seed: int
+        self,
+        counts: np.ndarray,
+        batch_size: int,
+        accumulate: int,
+        groups: int,
+        seed: int,
+        stream: MixedStream | None = None,
     ):
         self.counts, self.batch_size = counts, batch_size
         self.accumulate, self.groups = accumulate, groups
-        self.window = max(1, min(WINDOW_BATCHES, len(counts) // batch_size))
-        shuffled = grain.MapDataset.range(len(counts)).seed(seed).shuffle().repeat()
+        epoch = len(counts) if stream is None else stream.epoch
+        self.window = max(1, min(WINDOW_BATCHES, epoch // batch_size))
+        shuffled = (
+            grain.MapDataset.range(len(counts)).seed(seed).shuffle().repeat()
+            if stream is None
+            else grain.MapDataset.source(stream)
+        )
         self.windows = shuffled.batch(self.window * batch_size, drop_remainder=True)
         self._batches = lru_cache(maxsize=2)(self._share_window)
 

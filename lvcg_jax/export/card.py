@@ -7,8 +7,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from data_prep.base.errors import InputError
-from data_prep.dataset.shards import read_metadata
-from lvcg_jax.runs.history import lowest_validation
+from lvcg_jax.config.folders import times
+from lvcg_jax.runs.history import lowest_validation, noted_data, trained_sets
 from lvcg_jax.text.tables import markdown_table
 
 
@@ -213,14 +213,27 @@ def preprocessing_words(facts: dict) -> str:
 
 
 def data_words(config: ConfigDict, run: Path) -> str:
-    """What the model was trained on, if the data set is still where the run found it."""
+    """What the model was trained on, if the data sets are still where the run found them."""
     try:
-        metadata = read_metadata(config.data.dir or run / "data")
+        sets = trained_sets(config, run)
     except InputError:
-        return (
-            "The data set of the training run is not at hand any more; the checkpoint does not"
-            " hold its description."
+        noted = noted_data(run)
+        return "The data set of the training run is not at hand any more" + (
+            f"; it was {noted}." if noted else "; the checkpoint does not hold its description."
         )
+    words = [_set_words(metadata, weight) for metadata, weight in sets]
+    if [weight for _, weight in sets] == [1]:
+        return words[0]
+    return (
+        f"A mixture of {len(sets)} data sets. An epoch shows the training records of each as often"
+        " as the factor behind its name says (x 0.5: half of them, drawn anew), once without a"
+        " factor. Validation during training was on the first."
+        "\n\n" + "\n\n".join(words)
+    )
+
+
+def _set_words(metadata: dict, weight: float) -> str:
+    """One data set: its corpus, weight and splits."""
     splits = [
         f"{name}: {split['examples']:,} windows of {split['patients']:,} patients,"
         f" {split['beats']:,} intervals"
@@ -233,7 +246,7 @@ def data_words(config: ConfigDict, run: Path) -> str:
         else ""
     )
     return (
-        f"Corpus `{metadata['corpus']}`{made_up}; splits by patient"
+        f"Corpus `{metadata['corpus']}`{times(weight)}{made_up}; splits by patient"
         f" ({metadata['split_rule']}):\n\n{lines}"
     )
 

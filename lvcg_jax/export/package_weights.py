@@ -23,11 +23,12 @@ from ml_collections import ConfigDict
 from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local, write_whole
-from data_prep.dataset.shards import ShardSet, read_metadata
+from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import PAPER_CONFIG, as_tuples, differences, read_config_file
+from lvcg_jax.config.folders import read_folders, trained_folders
 from lvcg_jax.config.inputs import as_geometry
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
@@ -35,7 +36,7 @@ from lvcg_jax.export.card import LICENCES, data_words, licence_words, training_w
 from lvcg_jax.reconstruct.one_record import typical_sizes
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.runs import weights
-from lvcg_jax.runs.history import describe_run
+from lvcg_jax.runs.history import describe_run, trained_corpora
 from lvcg_jax.runs.weights import weights_hash
 from lvcg_jax.text.documents import read_probe
 from lvcg_jax.text.tables import auroc_row, fractions_of, gain_row, markdown_table, percent
@@ -61,9 +62,9 @@ def portable_config(config: ConfigDict) -> ConfigDict:
     return ConfigDict(as_tuples(data))
 
 
-def train_command(config: ConfigDict, name: str) -> str:
+def train_command(config: ConfigDict, name: str, shards: str = "SHARDS") -> str:
     """The command of such a training: the preset of this name, or else the paper's, and the fields
-    that differ."""
+    that differ; `shards` stands for the data."""
     file = PAPER_CONFIG
     try:
         preset, file = read_config_file(f"{file}:{name}"), f"{file}:{name}"
@@ -71,7 +72,7 @@ def train_command(config: ConfigDict, name: str) -> str:
         preset = read_config_file(PAPER_CONFIG)
     usual, flags = (
         flatten(preset),
-        [f"--config={file}", f"--workdir=runs/{name}", "--config.data.dir=SHARDS"],
+        [f"--config={file}", f"--workdir=runs/{name}", f"--config.data.dir={shards}"],
     )
     for field, value in flatten(config).items():
         if field not in FREE_FIELDS and value != usual.get(field):
@@ -91,13 +92,20 @@ def difference_words(config: ConfigDict, corpora: Sequence[str]) -> str:
     )
 
 
+def portable_shards(config: ConfigDict) -> str:
+    """data.dir for a command: SHARDS, or of a mixture the last names of the folders, with the
+    weights."""
+    folders = read_folders(config.data.dir)
+    if [folder.weight for folder in folders] in ([], [1]):
+        return "SHARDS"
+    return ",".join(f"{folder.path.name}:{folder.weight:g}" for folder in folders)
+
+
 def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
-    """Names of the corpora that the run was trained on: as given, or as its data set says."""
+    """Names of the corpora that the run was trained on: as given, or as its data sets say."""
     if given is None:
         try:
-            given = ",".join(
-                re.findall(r"\w+", read_metadata(config.data.dir or run / "data")["corpus"])
-            )
+            given = ",".join(trained_corpora(config, run))
         except InputError:
             raise InputError(
                 f"the data set of {run} is not at hand: say what it held, --corpora=ptbxl,csn"
@@ -115,10 +123,11 @@ def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
 def lead_sizes(model: LVCG, run: Path) -> dict[str, float] | None:
     """The usual size in mV of each lead in training records; None without data, or if the model
     needs no such thing."""
-    data = Path(model.config.data.dir or run / "data")
-    if model.preprocess.normalise != "lead" or not data.is_dir():
+    folders = [folder.path for folder in trained_folders(model.config, run)]
+    if model.preprocess.normalise != "lead" or not all(path.is_dir() for path in folders):
         return None
-    sizes = typical_sizes(Windows(list_entries([ShardSet(data, "train")], SIZE_RECORDS)))
+    sets = [ShardSet(path, "train") for path in folders]
+    sizes = typical_sizes(Windows(list_entries(sets, SIZE_RECORDS)))
     return {lead: round(float(size), 4) for lead, size in zip(LEADS, sizes.median, strict=True)}
 
 
@@ -221,7 +230,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
         },
         "config": json.loads(config.to_json()),
     }
-    command = train_command(config, name)
+    command = train_command(config, name, portable_shards(trained.config))
     facts["card"] = {
         "Data": f"{data_words(trained.config, run)}\n\n{licence_words(known)}",
         "Training": training_words(facts, config, run)

@@ -30,6 +30,7 @@ from data_prep.ecg.preprocess import Preprocess, Window
 from data_prep.ecg.record import Record
 from data_prep.formats.any_file import NotSaid, read_any
 from data_prep.formats.wfdb_files import quiet_wfdb
+from lvcg_jax.config.folders import read_folders
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct.bands import FEWEST, LEVEL, REACH
@@ -433,7 +434,8 @@ def derive_record(args: argparse.Namespace) -> int:
         names.remove(FIELD)
     record, visible, notes = read_visible(args)
     model = load_network(args.checkpoint, names)
-    data = args.fit_data or args.data or (model.config.data.dir if model else "")
+    own = read_folders(model.config.data.dir) if model else []
+    data = args.fit_data or args.data or (str(own[0].path) if own else "")
     if not model and not data and not learned:
         raise InputError(
             "give --checkpoint=RUN, or --data=SHARDS to fit a method without a network"

@@ -15,6 +15,7 @@ from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess
+from lvcg_jax.config.folders import read_folders
 from lvcg_jax.data.entries import Entry, list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct import gaussian_beat
@@ -255,7 +256,9 @@ def was_trained_on(model: LVCG, data: str) -> bool:
     were trained on."""
     if model.facts:
         return read_metadata(data)["corpus"] in model.facts["corpora"]
-    return Path(model.config.data.dir).resolve() == Path(data).resolve()
+    return Path(data).resolve() in {
+        folder.path.resolve() for folder in read_folders(model.config.data.dir)
+    }
 
 
 def settings(

@@ -19,6 +19,7 @@ from data_prep.ecg.leads import LEADS, canonical, parse_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import Record
 from data_prep.formats.any_file import read_any
+from lvcg_jax.config.folders import trained_folders
 from lvcg_jax.embed.lvcg import LVCG, Embedding
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.reconstruct.methods import make_methods
@@ -127,7 +128,7 @@ def open_study(options: Options, reference: Table | None) -> Study:
 def _sizes(options: Options, model: LVCG, methods: list) -> tuple[LeadSizes | None, str]:
     """Usual sizes of unseen leads, from training records where these are at hand, and words on
     where from."""
-    data = str(options.data or model.config.data.dir or Path(options.checkpoint) / "data")
+    data = str(options.data or trained_folders(model.config, Path(options.checkpoint))[0].path)
     packaged = None if options.data else packaged_sizes(model)
     try:
         return learn(methods, "lvcg", data, model.preprocess, TYPICAL_RECORDS, packaged)

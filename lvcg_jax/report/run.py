@@ -21,6 +21,7 @@ from data_prep.ecg.geometry import dipole_matrix, subset_facts
 from data_prep.ecg.leads import LEADS, mask_leads
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import PAPER_CONFIG, load_config, read_config_file
+from lvcg_jax.config.folders import read_folders, times, trained_folders
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.entries import Entry
 from lvcg_jax.embed.table import load_table
@@ -31,6 +32,7 @@ from lvcg_jax.reconstruct.views import Source, derive_rows, fixed_view
 from lvcg_jax.report import embedding_map
 from lvcg_jax.report.page import Section, join, markdown, parts, render
 from lvcg_jax.report.scores import READERS
+from lvcg_jax.runs.history import trained_sets
 from lvcg_jax.runs.metrics_log import curves_of, read_metrics
 from lvcg_jax.text.pages import shown
 
@@ -75,7 +77,7 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
     if not run.is_dir():
         raise InputError(f"no run directory {run}: give the --workdir of a training run")
     config = load_config(run / "config.json")
-    rows, metadata = read_metrics(run), _metadata(options, config)
+    rows, sets = read_metrics(run), _data_sets(options, config)
     sections: list[Section] = []
 
     def add(name: str, title: str, make: Callable[[], Markup], given: bool = False) -> None:
@@ -95,7 +97,7 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
         given = options.inputs.get(name)
         if path := given or find_input(run, name):
             add(name, title, lambda make=make, path=path: make(path), given is not None)
-    if metadata and options.records:
+    if sets and options.records:
         title, given = "Derived leads on ECG paper", options.data is not None
         add("overlays", title, lambda: overlay_section(options, config), given)
     given = options.inputs.get("embeddings")
@@ -111,7 +113,7 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
         "report.html",
         title=f"Training run {run.resolve().name}",
         subtitle="ECG representations learned in the latent vectorcardiogram space (LVCG)",
-        numbers=_headline(rows, config, metadata, preprocess.hash()),
+        numbers=_headline(rows, config, sets, preprocess.hash()),
         remark="",
         sections=sections,
         origin=f"Preprocessing {preprocess.hash()}.",
@@ -119,23 +121,24 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
     )
 
 
-def _metadata(options: Options, config) -> dict | None:
-    """What is known of the data set: the one that was given, or the run's own if it is still
-    there."""
+def _data_sets(options: Options, config) -> list[tuple[dict, float]]:
+    """dataset.json and weight of the data set that was given, or of those of the run if they are
+    still there."""
     if options.data:
-        return read_metadata(options.data)
+        return [(read_metadata(options.data), 1.0)]
     try:
-        return read_metadata(data_of(options, config))
+        return trained_sets(config, options.run)
     except InputError:
-        return None
+        return []
 
 
 def data_of(options: Options, config) -> Path:
-    return options.data or Path(config.data.dir or options.run / "data")
+    """The data set that was given, or the run's first, which is the one it was validated on."""
+    return options.data or trained_folders(config, options.run)[0].path
 
 
 def _headline(
-    rows: list[dict], config, metadata: dict | None, preprocess_hash: str
+    rows: list[dict], config, sets: list[tuple[dict, float]], preprocess_hash: str
 ) -> list[tuple[str, str]]:
     last = max((row["step"] for row in rows), default=0)
     found = [("steps", f"{last:,}\u00a0of {config.train.steps:,}")]
@@ -149,9 +152,10 @@ def _headline(
     speed = [row["records_per_second"] for row in rows if "records_per_second" in row]
     if speed:
         found.append(("throughput (median)", f"{np.median(speed):.0f}\u00a0records / s"))
-    if metadata:
+    for metadata, weight in sets:
         patients = metadata["splits"].get("train", {}).get("patients", 0)
-        found.append(("trained on", f"{metadata['corpus']}\u00a0{patients:,} patients"))
+        corpus = f"{metadata['corpus']}\u00a0{patients:,} patients"
+        found.append(("trained on", corpus + times(weight)))
     return [*found, ("preprocessing", preprocess_hash)]
 
 
@@ -270,8 +274,8 @@ def config_section(config, run: Path) -> Markup:
         text += parts.table(["field", "paper", "this run"], changed)
     else:
         text += parts.paragraph("Nothing.")
-    if own.get("data.dir"):
-        own["data.dir"] = shown(Path(str(own["data.dir"])))
+    folders = read_folders(config.data.dir)
+    own["data.dir"] = ", ".join(shown(each.path) + times(each.weight) for each in folders)
     fields = [[name, str(value)] for name, value in own.items()]
     text += parts.folded("Every field", parts.table(["field", "value"], fields))
     path = run / "versions.json"

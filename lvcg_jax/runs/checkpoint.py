@@ -17,7 +17,7 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -30,6 +30,7 @@ from data_prep.base.memory import give_back_freed_memory
 from data_prep.base.words import first_line
 from data_prep.dataset.shards import ALL_SPLITS
 from lvcg_jax.config.files import differences, load_config, save_config
+from lvcg_jax.config.folders import times
 from lvcg_jax.config.inputs import make_preprocess
 
 _PACKAGES = (
@@ -76,6 +77,14 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
     write_whole(workdir / "versions.json", json.dumps(versions, indent=2) + "\n")
 
 
+def note_data(workdir: Path, words: str) -> None:
+    """Writes what a run is trained on into its versions.json, unless it says so already."""
+    path = workdir / "versions.json"
+    versions = json.loads(path.read_text()) if path.exists() else {}
+    if "data" not in versions:
+        write_whole(path, json.dumps(versions | {"data": words}, indent=2) + "\n")
+
+
 class DamagedCheckpoint(InputError):
     """A checkpoint is there and cannot be read; the message says what is wrong with it."""
 
@@ -94,6 +103,20 @@ def data_identity(metadata: dict, trained_on: str = "train") -> dict:
     return {
         "corpus": metadata["corpus"],
         "train_windows": sum(there[name]["examples"] for name in trained),
+        "sha256": hashlib.sha256(json.dumps(sums).encode()).hexdigest(),
+    }
+
+
+def mixed_identity(identities: Sequence[dict], weights: Sequence[float]) -> dict:
+    """The data_identity of several data sets, which also knows their order and weights; that of a
+    single set of weight 1 is its own."""
+    if list(weights) == [1]:
+        return identities[0]
+    sums = [[one["sha256"], float(weight)] for one, weight in zip(identities, weights, strict=True)]
+    names = [one["corpus"] + times(weight) for one, weight in zip(identities, weights, strict=True)]
+    return {
+        "corpus": ", ".join(names),
+        "train_windows": sum(one["train_windows"] for one in identities),
         "sha256": hashlib.sha256(json.dumps(sums).encode()).hexdigest(),
     }
 

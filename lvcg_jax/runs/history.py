@@ -1,9 +1,34 @@
-"""What became of a training run, read from its directory."""
+"""What a training run was trained on and what became of it, read from its directory."""
 
+import json
+import re
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
+from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.files import PAPER_CONFIG, differences, load_config, read_config_file
+from lvcg_jax.config.folders import trained_folders
 from lvcg_jax.runs.metrics_log import read_metrics
+
+
+def trained_sets(config: ConfigDict, run: Path) -> list[tuple[dict, float]]:
+    """dataset.json and weight of every data set that a run was trained on; an InputError if one is
+    not where the run found it."""
+    folders = trained_folders(config, run)
+    return [(read_metadata(folder.path), folder.weight) for folder in folders]
+
+
+def trained_corpora(config: ConfigDict, run: Path) -> list[str]:
+    """The names of the corpora that a run was trained on, each once."""
+    names = " ".join(data["corpus"] for data, _ in trained_sets(config, run))
+    return list(dict.fromkeys(re.findall(r"\w+", names)))
+
+
+def noted_data(run: Path) -> str:
+    """What versions.json says of the data of a run, which may be gone; empty if nothing."""
+    path = run / "versions.json"
+    return json.loads(path.read_text()).get("data", "") if path.exists() else ""
 
 
 def validations(run: Path) -> list[dict]:

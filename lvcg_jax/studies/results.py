@@ -21,7 +21,6 @@ are those of the data sets.
 
 import argparse
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from lvcg_jax.embed.table import Table, align_features, take_rows
 from lvcg_jax.probe.labels import DRAWS, choose_tasks, task_of
 from lvcg_jax.probe.study import evaluate, linear_fits, part_features, probe_task
 from lvcg_jax.runs import weights
-from lvcg_jax.runs.history import describe_run
+from lvcg_jax.runs.history import describe_run, trained_corpora
 from lvcg_jax.studies.embeddings import (
     CONTROLS,
     MEDIAN,
@@ -202,7 +201,7 @@ def pretrained_on(run: Path) -> list[str] | None:
     """The corpora of a run's training data, or None if they are not at hand any more."""
     config = load_config(run / "config.json")
     try:
-        return re.findall(r"\w+", read_metadata(config.data.dir or run / "data")["corpus"])
+        return trained_corpora(config, run)
     except InputError:
         return None
 

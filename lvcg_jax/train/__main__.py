@@ -2,6 +2,9 @@
 
     lvcg train --config=configs/pretrain.py [--workdir=DIR] [--config.data.dir=SHARDS]
 
+Several data sets are named with commas, each with a weight if you like: SHARDS,MORE:0.5 takes half
+of the records of MORE, another half in every epoch.
+
 The same command continues a run that was stopped or killed. SIGTERM saves a checkpoint and ends
 with exit code 0. Without --workdir the run goes to a folder of `runs` that is named after the
 config.

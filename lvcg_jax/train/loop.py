@@ -24,9 +24,17 @@ from data_prep.base.words import list_some
 from data_prep.dataset.shards import ALL_SPLITS, ShardSet
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import check_positive
+from lvcg_jax.config.folders import Folder, read_folders
 from lvcg_jax.config.inputs import as_geometry, make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, train_batches
-from lvcg_jax.runs.checkpoint import Checkpoints, data_identity, open_run
+from lvcg_jax.data.mixture import Mixture, describe_sets, shared_signals
+from lvcg_jax.runs.checkpoint import (
+    Checkpoints,
+    data_identity,
+    mixed_identity,
+    note_data,
+    open_run,
+)
 from lvcg_jax.runs.metrics_log import MetricsLog
 from lvcg_jax.runs.state import TrainState, create_state, make_optimizer, take_weights
 from lvcg_jax.runs.trained import load_trained
@@ -42,14 +50,24 @@ def say(message: str) -> None:
         tqdm.write(message, file=sys.stderr)
 
 
-def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet, ShardSet | None]:
-    """Training and validation shards; without data.dir a synthetic data set is made in the run
-    directory."""
-    directory = Path(config.data.dir) if config.data.dir else make_synthetic(config, workdir)
+def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet | Mixture, ShardSet | None]:
+    """Training shards, a Mixture if there are several folders or weights, and the validation shards
+    of the first folder; without data.dir a synthetic data set is made in the run directory."""
+    folders = read_folders(config.data.dir) or [Folder(make_synthetic(config, workdir))]
     preprocess = make_preprocess(config)
-    train = ShardSet(directory, config.data.splits)
-    train.require_preprocess(preprocess)
-    if "validation" not in train.metadata["splits"]:
+    sets = [ShardSet(folder.path, config.data.splits) for folder in folders]
+    for shards in sets:
+        shards.require_preprocess(preprocess)
+    train, directory, weights = sets[0], sets[0].directory, [folder.weight for folder in folders]
+    if weights != [1]:
+        train = Mixture(sets, weights)
+        say(
+            f"training on {describe_sets(sets, weights)}: {sum(train.shares):,} records an epoch;"
+            f" validation on {train.names[0]}"
+        )
+        for line in shared_signals(sets) if jax.process_index() == 0 else ():
+            say(f"warning: {line}")
+    if "validation" not in sets[0].metadata["splits"]:
         say(f"{directory} has no validation split: training continues without validation")
         return train, None
     if config.data.splits == ALL_SPLITS:
@@ -108,7 +126,14 @@ class Preemption:
             signal.signal(signal.SIGTERM, self._previous)
 
 
-def check_finite(losses: np.ndarray, step: int, shards: ShardSet, order: BatchOrder) -> None:
+def sets_of(train: ShardSet | Mixture) -> tuple[list[ShardSet], list[float]]:
+    """The data sets that are trained on, and their weights."""
+    return (train.sets, train.weights) if isinstance(train, Mixture) else ([train], [1.0])
+
+
+def check_finite(
+    losses: np.ndarray, step: int, shards: ShardSet | Mixture, order: BatchOrder
+) -> None:
     """An InputError with the step and the records whose loss is not finite; losses [a,g,r] in the
     order of the batch."""
     bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))
@@ -171,7 +196,8 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     """
     check_positive(config)
     workdir = run_place(workdir)
-    require_local(config.data.dir)
+    for folder in read_folders(config.data.dir):
+        require_local(folder.path)
     with config.ignore_type():  # a run keeps the numbers of a geometry file, not its name
         config.geometry.matrix = as_geometry(config.geometry.matrix)
 
@@ -179,6 +205,9 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     if jax.process_index() == 0:
         open_run(workdir, config)
     train_shards, validation_shards = open_data(config, workdir)
+    sets, weights = sets_of(train_shards)
+    if jax.process_index() == 0:
+        note_data(workdir, describe_sets(sets, weights))
     max_beats = train_shards.preprocess.max_beats
 
     # ---- Mesh, model and optimiser ----
@@ -197,7 +226,8 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
 
     with everything_closed() as closers:
         # ---- Checkpoint or fresh start: parameters are made on the devices where they live ----
-        identity = data_identity(train_shards.metadata, config.data.splits)
+        identities = [data_identity(shards.metadata, config.data.splits) for shards in sets]
+        identity = mixed_identity(identities, weights)
         checkpoints = Checkpoints(workdir, config, config.train.keep_checkpoints, identity)
         closers += [checkpoints.close, checkpoints.wait]
         placed = jax.tree.map(
