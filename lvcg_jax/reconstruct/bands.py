@@ -39,10 +39,10 @@ class Widening(NamedTuple):
     spread: np.ndarray  # [f]
     least: float  # logarithm of the smallest factor that a record can have
 
-    def of_record(self, known: np.ndarray) -> float:
-        """The factor of a record with these features [f]."""
+    def of_record(self, known: np.ndarray) -> np.ndarray:
+        """The factor of a record with these features [f], or of several [k,f]."""
         far = np.nan_to_num((known - self.centre) / self.spread)
-        return float(np.exp(max(self.weight @ far, self.least)))
+        return np.exp(np.maximum(far @ self.weight, self.least))
 
 
 def learn_widening(

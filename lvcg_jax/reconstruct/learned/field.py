@@ -148,11 +148,12 @@ class Field(LeadNetwork):
         """The logarithm of the expected squared error, [b,l,BINS]."""
         return self.bins(token).reshape(len(token), len(LEADS), BINS)
 
-    def spread(self, shown: dict) -> jax.Array:
-        """The expected size of the error of each sample, [b,l,p]."""
+    def spread(self, shown: dict) -> tuple[jax.Array, jax.Array]:
+        """The expected size of the error of each sample, [b,l,p], between the middles of the parts
+        of the beat on straight lines of its logarithm; and the token [b,d]."""
         token, _ = self.encode(shown)
-        each = jnp.exp(0.5 * self.log_power(token))
-        return jnp.repeat(each, shown["x"].shape[-1] // BINS, axis=-1)
+        size = jax.image.resize(0.5 * self.log_power(token), shown["x"].shape, "linear")
+        return jnp.exp(size), token
 
 
 def _in_bins(x: jax.Array) -> jax.Array:

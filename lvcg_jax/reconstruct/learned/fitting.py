@@ -39,8 +39,11 @@ from lvcg_jax.reconstruct.learned.examples import (
 )
 from lvcg_jax.reconstruct.learned.network import LeadNetwork
 from lvcg_jax.reconstruct.learned.networks import NETWORKS, sizes_of
-from lvcg_jax.reconstruct.learned.trained import derive, expect, save_network
-from lvcg_jax.reconstruct.learned.widths import factors_by_number
+from lvcg_jax.reconstruct.learned.trained import (
+    TrainedLeadsWithBars,
+    derive,
+    save_network,
+)
 from lvcg_jax.reconstruct.views import Windows
 
 RATES = (1e-3, 3e-3)
@@ -148,8 +151,9 @@ def fit_network(
         "lead_sizes_mv": lead_sizes(examples),
     }
     if hasattr(network, "spread"):
-        compute_for = partial(expect, network, {"params": state.params}, learned)
-        learned["widths"] = factors_by_number(compute_for, examples, held, network.rows)
+        method = TrainedLeadsWithBars(name, out, (state.params, learned, facts))
+        unseen = Windows([e for e in entries if e.patient_id in apart])
+        learned["bands"] = method.learn_bands(unseen)
     save_network(out, jax.device_get(state.params), learned, facts)
     part.unlink(missing_ok=True)
     return facts

@@ -26,18 +26,26 @@ from data_prep.base.words import first_line
 from data_prep.ecg.leads import lead_mask, mask_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.segment import stitch_beats
-from lvcg_jax.reconstruct.bands import FEWEST
 from lvcg_jax.reconstruct.gaussian_beat import common_beat, place, read_at
 from lvcg_jax.reconstruct.lead_method import signal_of
-from lvcg_jax.reconstruct.learned.examples import HELD, Examples, read_examples, show
+from lvcg_jax.reconstruct.learned.examples import HELD, show
 from lvcg_jax.reconstruct.learned.network import BEATS, LeadNetwork
 from lvcg_jax.reconstruct.learned.networks import NETWORKS
-from lvcg_jax.reconstruct.learned.widths import Compute, error_ratios, factor_of
+from lvcg_jax.reconstruct.learned.widths import (
+    Slots,
+    Widths,
+    known_by,
+    learn_by_number,
+    learn_widths,
+    stored_modes,
+    stored_widths,
+)
 from lvcg_jax.reconstruct.stretching import lost_power, whole_signal
 
 FORMAT = "lvcg-leads-1"
 ROWS = 256  # of a batch, at most; fewer rows are padded to a power of two
 KEPT = 64  # sets of visible leads whose arrays are kept
+EACH = 2  # complete beats of a held-out record from which the width of bands is learned
 
 
 def save_network(path: str | Path, params: dict, learned: dict, facts: dict) -> None:
@@ -72,6 +80,7 @@ class Rows(NamedTuple):
     mean: np.ndarray | None  # [n,l,p]
     seconds: np.ndarray  # [n]
     back: np.ndarray | None  # [n,p] where the slots' own samples lie in a beat
+    covered: np.ndarray | None  # bool [n,p] samples of the beat that the slot holds
 
 
 class TrainedLeads:
@@ -155,7 +164,7 @@ class TrainedLeads:
         rate = self.facts["preprocess"]["rate"]
         if self.network.reads != BEATS:
             signal = signal_of(window)
-            return Rows(signal[None], None, np.array([signal.shape[-1] / rate]), None)
+            return Rows(signal[None], None, np.array([signal.shape[-1] / rate]), None, None)
         complete = np.asarray(window["complete"], bool)
         beats = np.asarray(window["beats"], np.float32)
         length = np.asarray(window["length"], np.float64)
@@ -166,7 +175,7 @@ class TrainedLeads:
         mean, _ = common_beat(placed, complete)
         x = np.where(placed.covered[:, None], placed.beats, mean).astype(np.float32)
         mean = np.broadcast_to(mean.astype(np.float32), x.shape)
-        return Rows(x, mean, seconds, placed.back)
+        return Rows(x, mean, seconds, placed.back, placed.covered)
 
     def _compute(
         self,
@@ -175,8 +184,9 @@ class TrainedLeads:
         visible: list[np.ndarray],
         sizes: list[np.ndarray],
         extra: dict,
-    ) -> list[np.ndarray]:
-        """All leads [n,l,p] of each record, in batches that are padded to a few sizes."""
+    ) -> list | tuple[list, ...]:
+        """What is computed of each record, such as all leads [n,l,p], in batches that are padded to
+        a few sizes; a tuple of such lists if several things are."""
         counts = [len(row.x) for row in rows]
         x = np.concatenate([row.x for row in rows])
         mean = None if rows[0].mean is None else np.concatenate([row.mean for row in rows])
@@ -192,8 +202,10 @@ class TrainedLeads:
                 name: np.pad(value, [(0, short)] + [(0, 0)] * (value.ndim - 1))
                 for name, value in some.items()
             }
-            found.append(np.asarray(compute(self.network, self._variables, some | extra))[:number])
-        return np.split(np.concatenate(found), np.cumsum(counts)[:-1])
+            computed = compute(self.network, self._variables, some | extra)
+            found.append(jax.tree.map(lambda y, n=number: np.asarray(y)[:n], computed))
+        ends = np.cumsum(counts)[:-1]
+        return jax.tree.map(lambda *y: np.split(np.concatenate(y), ends), *found)
 
     def _as_signal(self, leads: np.ndarray, rows: Rows, window: dict) -> np.ndarray:
         if rows.back is None:
@@ -209,30 +221,56 @@ class TrainedLeadsWithBars(TrainedLeads):
         self, name: str, path: str | Path, contents: tuple[dict, dict, dict] | None = None
     ):
         super().__init__(name, path, contents)
-        self._held: Examples | None = None
-        self._factors = lru_cache(None)(self._learn_factors)
+        self._held: list[dict] = []
+        self._widths = lru_cache(None)(self._learn_widths)
 
     def fit(self, windows: Iterable[dict]) -> None:
         """Keeps records of the patients that no training step saw: those with a low ticket."""
         unseen = (w for w in windows if ticket(w["patient_id"]) <= self.facts["held_ticket"])
-        kept = list(islice((w for w in unseen if np.any(w["complete"])), HELD))
-        self._factors.cache_clear()
-        self._held = None
-        if len(kept) >= FEWEST:
-            self._held = read_examples(kept, BEATS, self.facts["preprocess"]["rate"])
+        self._widths.cache_clear()
+        kept = islice((w for w in unseen if np.any(w["complete"])), HELD)
+        self._held = sorted(kept, key=lambda window: window["patient_id"])
 
-    def _learn_factors(self, mask: int) -> np.ndarray:
-        """The factors [l,q] of these visible leads, or of their number if there is nothing to learn
-        from."""
-        visible = mask_leads(mask)
-        stored = self._learned["widths"][visible.sum()]
-        if self._held is None or not visible.any():
-            return stored
-        compute = expect(self.network, self._variables, self._learned, visible)
-        records = np.arange(len(self._held))
-        ratios = error_ratios(compute, self._held, records, visible, ROWS)
-        found = np.array([factor_of(ratios.get(i, np.empty(0))) for i in range(len(visible))])
-        return np.where(np.isfinite(found), found, stored)
+    def learn_bands(self, windows: Iterable[dict]) -> dict[str, np.ndarray]:
+        """What a file stores for bands: of records that no training step saw."""
+        self.fit(windows)
+        return learn_by_number(self._look)
+
+    def _look(self, visible: np.ndarray) -> list[Slots]:
+        """The held-out records, some slots of each, derived from these leads; records that lack
+        one of them show the others."""
+        rows, complete = [], []
+        for window in self._held:
+            whole = np.asarray(window["complete"], bool)
+            some = np.sort([*np.flatnonzero(whole)[:EACH], *np.flatnonzero(~whole)])
+            rows.append(Rows(*(part[some] for part in self._rows(window))))
+            complete.append(whole[some])
+        there = [mask_leads(window["lead_mask"]) for window in self._held]
+        shown = [leads & visible for leads in there]
+        sizes = [np.asarray(window["scale"]) for window in self._held]
+        extra = self._prepare(lead_mask(visible))
+        both = self._compute(
+            lambda *given: (derive(*given), *expected_error(*given)), rows, shown, sizes, extra
+        )
+        return [
+            Slots(
+                np.where(read.covered[:, None], (x - read.x) / expected, np.nan),
+                token,
+                whole,
+                leads & ~visible & (leads & visible).any(),
+            )
+            for read, x, expected, token, whole, leads in zip(
+                rows, *both, complete, there, strict=True
+            )
+        ]
+
+    def _learn_widths(self, mask: int) -> Widths:
+        """Of these visible leads, or of their number if there is too little to learn from."""
+        arrays, visible = self._learned["bands"], mask_leads(mask)
+        found = None
+        if self._held and visible.any():
+            found = learn_widths(self._look(visible), stored_modes(arrays))
+        return found or stored_widths(arrays, int(visible.sum()))
 
     def predict_with_bars(
         self, windows: Sequence[dict]
@@ -241,22 +279,24 @@ class TrainedLeadsWithBars(TrainedLeads):
         derived, widths = self.predict(windows)[self.name], self._signals(windows, self._width)
         for window, x, width in zip(windows, derived, widths, strict=True):
             hidden = ~mask_leads(window["visible"])[:, None]
+            cut_off = np.repeat(~np.asarray(window["complete"], bool), window["length"])
+            width = width * np.where(cut_off, self._widths(int(window["visible"])).ends, 1.0)
             deviation = np.sqrt(width**2 + lost_power(window))
             found.append((x, np.where(hidden, deviation, 0.0).astype(np.float32)))
         return {self.name: found}
 
     def _width(self, network: LeadNetwork, variables: dict, shown: dict) -> np.ndarray:
-        """What the network expects of its errors [b,l,p], times what held-out records teach."""
-        masks = [lead_mask(row) for row in np.asarray(shown["visible"])]
-        factor = np.stack([self._factors(mask) for mask in masks])  # [b,l,q]
-        expected = np.asarray(expected_error(network, variables, shown))
-        return expected * np.repeat(factor, expected.shape[-1] // factor.shape[-1], axis=-1)
+        """What the network expects of its errors [b,l,p], times what held-out records teach. All
+        rows see the same leads, but those that fill the batch up, which see none."""
+        expected, token = map(np.asarray, expected_error(network, variables, shown))
+        widths = self._widths(lead_mask(np.asarray(shown["visible"]).any(0)))
+        return expected * widths.factor(known_by(token, stored_modes(self._learned["bands"])))
 
 
 def open_network(name: str, path: str | Path) -> TrainedLeads:
     """The network of a file as a method of this name, with bands if it has them."""
     contents = read_network(path)
-    kind = TrainedLeadsWithBars if "widths" in contents[1] else TrainedLeads
+    kind = TrainedLeadsWithBars if contents[1].get("bands") else TrainedLeads
     return kind(name, path, contents)
 
 
@@ -267,18 +307,8 @@ def derive(network: LeadNetwork, variables: dict, shown: dict) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=0)
-def expected_error(network: LeadNetwork, variables: dict, shown: dict) -> jax.Array:
-    """How large the network expects the error of each sample to be, [b,l,p]."""
+def expected_error(
+    network: LeadNetwork, variables: dict, shown: dict
+) -> tuple[jax.Array, jax.Array]:
+    """How large the network expects the error of each sample to be, [b,l,p], and tokens [b,d]."""
     return network.apply(variables, shown, method="spread")
-
-
-def expect(network: LeadNetwork, variables: dict, learned: dict, visible: np.ndarray) -> Compute:
-    """The network with what belongs to these visible leads, as widths.py wants it."""
-    extra = network.prepare(learned, visible)
-
-    def compute(shown: dict) -> tuple[np.ndarray, np.ndarray]:
-        shown = shown | extra
-        derived, expected = (f(network, variables, shown) for f in (derive, expected_error))
-        return np.asarray(derived), np.asarray(expected)
-
-    return compute
