@@ -32,6 +32,15 @@ from lvcg_jax.reconstruct.learned.trained import (
     save_network,
 )
 from lvcg_jax.reconstruct.learned.vae_cnn import kl_divergence
+from lvcg_jax.reconstruct.learned.widths import (
+    Slots,
+    find_modes,
+    known_by,
+    learn_by_number,
+    learn_widths,
+    stored_modes,
+    stored_widths,
+)
 from lvcg_jax.reconstruct.linear import kim_matrix, regression_matrix
 from lvcg_jax.reconstruct.one_record import default_method
 from lvcg_jax.reconstruct.views import Windows
@@ -234,6 +243,43 @@ def test_sizes_are_given_by_name():
     for wrong, remedy in (("wide=3", "field has modes"), ("modes=many", "its default, modes=384")):
         with pytest.raises(InputError, match=remedy):
             parse_sizes("field", [wrong])
+
+
+def test_bands_know_beats_by_their_tokens_and_are_wider_for_cut_off_ones():
+    """Errors double with a step along the tokens' first direction, and are larger in the first half
+    of a beat."""
+    rng, samples, hidden = np.random.default_rng(5), 32, ~mask_leads(THREE)
+    where = np.where(np.arange(samples) < 16, 3.0, 1.0)
+
+    def look(visible=None):
+        records = []
+        for _ in range(200):
+            token = rng.normal(size=(3, 8)) * [5, *[0.1] * 7]
+            complete = np.array([False, True, True])
+            size = 2.0 ** (token[:, 0] / 5) * np.where(complete, 1.0, 2.0)
+            ratio = rng.normal(size=(3, len(LEADS), samples)) * size[:, None, None] * where
+            ratio[0, :, :20] = ratio[0, :, 28:] = np.nan  # what the cut-off beat lacks
+            records.append(Slots(ratio, token, complete, hidden))
+        return records
+
+    records = look()
+    modes = find_modes(np.concatenate([record.token for record in records]))
+    widths = learn_widths(records, modes)
+    tokens = np.array([[-5.0, *[0.0] * 7], [5.0, *[0.0] * 7]])
+    low, high = widths.factor(known_by(tokens, modes))
+    assert np.median(high / low) == pytest.approx(4.0, rel=0.2)
+    assert low[:, 8].mean() / low[:, 24].mean() == pytest.approx(3.0, rel=0.2)
+    assert widths.ends == pytest.approx(2.0, rel=0.2)
+    # a token unlike all others never makes the band narrower
+    far = tokens + np.array([0.0, *[3.0] * 7])
+    assert (widths.factor(known_by(far, modes)) >= 0.9 * np.stack([low, high])).all()
+    # what is stored says the same; a few records say nothing
+    arrays = learn_by_number(look)
+    stored = stored_widths(arrays, 5).factor(known_by(tokens, stored_modes(arrays)))
+    np.testing.assert_allclose(
+        stored[:, hidden].mean(-1), [low[hidden].mean(-1), high[hidden].mean(-1)], rtol=0.3
+    )
+    assert learn_widths(records[:9], modes) is None
 
 
 def test_visible_leads_are_drawn_by_number_and_leave_one_to_derive():

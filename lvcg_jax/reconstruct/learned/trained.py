@@ -232,9 +232,10 @@ class TrainedLeadsWithBars(TrainedLeads):
         self._held = sorted(kept, key=lambda window: window["patient_id"])
 
     def learn_bands(self, windows: Iterable[dict]) -> dict[str, np.ndarray]:
-        """What a file stores for bands: of records that no training step saw."""
+        """What a file stores for bands, learned from windows of patients that no training step
+        saw; nothing if none has a complete beat."""
         self.fit(windows)
-        return learn_by_number(self._look)
+        return learn_by_number(self._look) if self._held else {}
 
     def _look(self, visible: np.ndarray) -> list[Slots]:
         """The held-out records, some slots of each, derived from these leads; records that lack

@@ -103,10 +103,8 @@ def learn_by_number(look: Callable[[np.ndarray], list[Slots]]) -> dict[str, np.n
         visible = draw_visible(np.random.default_rng(draw), 1 + draw // DRAWS)
         drawn.setdefault(int(visible.sum()), []).append(visible)
     tokens = [slots.token for some in drawn.values() for slots in look(some[0])]
-    if not tokens:
-        return {}
     modes = find_modes(np.concatenate(tokens))
-    found = {}
+    found: dict[int, Widths] = {}
     for number, sets in drawn.items():
         records = [record for several in zip(*map(look, sets), strict=True) for record in several]
         if widths := learn_widths(records, modes):
