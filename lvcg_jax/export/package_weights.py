@@ -24,7 +24,6 @@ from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local, write_whole
 from data_prep.dataset.shards import ShardSet
-from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import PAPER_CONFIG, as_tuples, differences, read_config_file
@@ -120,15 +119,14 @@ def corpora_of(config: ConfigDict, run: Path, given: str | None) -> list[str]:
     return names
 
 
-def lead_sizes(model: LVCG, run: Path) -> dict[str, float] | None:
-    """The usual size in mV of each lead in training records; None without data, or if the model
-    needs no such thing."""
+def lead_sizes(model: LVCG, run: Path) -> dict:
+    """Facts on the usual sizes in mV of leads in training records; none without data, or if the
+    model needs no such thing."""
     folders = [folder.path for folder in trained_folders(model.config, run)]
     if model.preprocess.normalise != "lead" or not all(path.is_dir() for path in folders):
-        return None
+        return {}
     sets = [ShardSet(path, "train") for path in folders]
-    sizes = typical_sizes(Windows(list_entries(sets, SIZE_RECORDS)))
-    return {lead: round(float(size), 4) for lead, size in zip(LEADS, sizes.median, strict=True)}
+    return typical_sizes(Windows(list_entries(sets, SIZE_RECORDS))).facts()
 
 
 def scores_words(path: Path | None, hashes: Sequence[str]) -> str:
@@ -222,7 +220,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
         "parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(held["params"])),
         "parts": trained.part_sizes,
         "corpora": known,
-        "lead_sizes_mv": lead_sizes(trained, run),
+        **lead_sizes(trained, run),
         "preprocess": trained.preprocess.to_dict(),
         "preprocess_hash": trained.preprocess.hash(),
         "run": {

@@ -2,11 +2,13 @@
 well that goes).
 
 Only the visible leads enter: beats are found with them alone, and limb leads that follow from two
-others by Einthoven's law are computed, exactly. What is left is derived by a method of methods.py.
-Where every lead is normalised by itself, a model knows the shape of a lead that it
-never saw, not its size: derived leads then get the median size of that lead in training records,
-and the output says so. A method that knows how sure it is gives a 90% band around derived leads;
-where their size is not known, the band allows for how much it differs among training records.
+others by Einthoven's law are computed, exactly. What is left is derived by a method of methods.py;
+derived limb leads are then made to obey the same law (limb_laws.py).
+Where every lead is normalised by itself, a model knows the shape of a lead that it never saw, not
+its size: derived leads then get the size that the visible ones suggest, as they go together in
+training records (lead_sizes.py), and the output says so. A method that knows how sure it is gives a
+90% band around derived leads; where their size is not known, the band allows for how much it may
+differ.
 
 An earlier record of the same patient with all leads (--calibration) gives the sizes, and the mean
 beat from which the calibrated Gaussian model starts.
@@ -32,7 +34,6 @@ from data_prep.formats.any_file import NotSaid, read_any
 from data_prep.formats.wfdb_files import quiet_wfdb
 from lvcg_jax.config.folders import read_folders
 from lvcg_jax.data.entries import list_entries
-from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.reconstruct.bands import FEWEST, LEVEL, REACH
 from lvcg_jax.reconstruct.gaussian_beat import (
     CALIBRATED,
@@ -41,7 +42,15 @@ from lvcg_jax.reconstruct.gaussian_beat import (
     can_calibrate,
 )
 from lvcg_jax.reconstruct.lead_method import LeadMethod, LeadMethodWithBars, to_mv
-from lvcg_jax.reconstruct.learned.trained import TrainedLeads, open_network
+from lvcg_jax.reconstruct.lead_sizes import (
+    LeadSizes,
+    fit_sizes,
+    independent,
+    log_spread,
+    sizes_of_facts,
+)
+from lvcg_jax.reconstruct.learned.trained import open_network
+from lvcg_jax.reconstruct.limb_laws import obey_limb_laws
 from lvcg_jax.reconstruct.linear import FittedLeads
 from lvcg_jax.reconstruct.methods import (
     FIELD,
@@ -75,16 +84,6 @@ class Derived:
     @property
     def derived(self) -> np.ndarray:
         return ~(self.recorded | self.computed)
-
-
-class LeadSizes(NamedTuple):
-    """Standard deviations of leads in training records."""
-
-    median: np.ndarray  # [12] mV
-    # [12] how much they differ: half of what holds two thirds of their logarithms; None: not known
-    spread: np.ndarray | None = None
-    # [12] the same between two records of a patient; None: too few patients have two
-    revisit: np.ndarray | None = None
 
 
 class Calibration(NamedTuple):
@@ -122,7 +121,12 @@ def derive(
     notes = []
     # window by window: leads that are seen as they are, the others as each method derives them
     for w in shown:
-        window, present = _as_window(w, record.record_id, typical), mask_leads(w.lead_mask)[:, None]
+        present = mask_leads(w.lead_mask)[:, None]
+        # where all leads share a scale, it is that of the record
+        sizes, spread = np.where(present[:, 0], w.scale, np.median(w.scale[present[:, 0]])), None
+        if typical is not None:
+            sizes, spread = typical.given(w.scale, present[:, 0])
+        window = _as_window(w, record.record_id, sizes)
         if calibration:
             window["calibration"] = calibration.beat
         place = slice(
@@ -134,18 +138,18 @@ def derive(
             if isinstance(method, LeadMethodWithBars):
                 for name, (pair,) in method.predict_with_bars([window]).items():
                     x, deviation = bars_in_mv(*pair, window, method.units[name])
-                    if method.units[name] == "z" and typical is not None:
-                        spread = 0.0 if typical.spread is None else typical.spread[:, None]
+                    if method.units[name] == "z" and spread is not None:
                         # an error of the size multiplies the true lead, x and what is unsure of it
-                        deviation = np.hypot(deviation, spread * np.hypot(x, deviation))
-                    found[name][:, place] = np.where(present, seen, x)
+                        unsure = spread[:, None] * np.hypot(x, deviation)
+                        deviation = np.hypot(deviation, unsure)
+                    x = np.where(present, seen, x)
+                    found[name][:, place] = obey_limb_laws(x, present[:, 0])
                     whole_length = deviations.setdefault(name, np.full_like(truth, np.nan))
                     whole_length[:, place] = np.where(present, 0.0, deviation)
                 continue
             for name, (x,) in method.predict([window]).items():
-                found[name][:, place] = np.where(
-                    present, seen, to_mv(x, window) if method.units[name] == "z" else x
-                )
+                x = np.where(present, seen, to_mv(x, window) if method.units[name] == "z" else x)
+                found[name][:, place] = obey_limb_laws(x, present[:, 0])
         truth[:, place] = np.where(present, seen, np.nan)
         if w.window in whole:
             full = whole[w.window]
@@ -162,17 +166,11 @@ def derive(
     return Derived(found, truth, recorded, computed, preprocess.rate, deviations), notes
 
 
-def _as_window(w: Window, record_id: str, typical: LeadSizes | None) -> dict:
-    """A prepared window as methods take it, with a size for every lead that it does not have."""
-    present = mask_leads(w.lead_mask)
-    common = float(
-        np.median(w.scale[present])
-    )  # the one scale of the record, if all leads share it
-    scale = np.where(present, w.scale, common if typical is None else typical.median)
-    scale = scale.astype(np.float32)
+def _as_window(w: Window, record_id: str, sizes: np.ndarray) -> dict:
+    """A prepared window as methods take it, with these sizes [12] of its leads."""
     names = ("beats", "start", "length", "complete", "lead_mask", "signal", "offset", "window")
     return {name: getattr(w, name) for name in names} | {
-        "scale": scale,
+        "scale": sizes.astype(np.float32),
         "visible": w.lead_mask,
         "num_samples": w.signal.shape[1],
         "uid": uid_of(record_id, w.window),
@@ -190,25 +188,8 @@ def typical_sizes(windows: Windows) -> LeadSizes:
         if patient and patient in last:
             changes.append(rows[-1] / last[patient])
         last[patient] = rows[-1]
-    sizes = np.nanmedian(rows, axis=0)
-    if np.isnan(sizes).any():
-        absent = ", ".join(np.array(LEADS)[np.isnan(sizes)])
-        raise InputError(
-            f"no training record has {absent}, so their usual size is not known: give other --data"
-        )
-    return LeadSizes(sizes, _spread(rows), _spread(changes) if len(changes) >= FEWEST else None)
-
-
-def _spread(sizes: list[np.ndarray]) -> np.ndarray:
-    """Half of what holds two thirds of the logarithms of sizes [12]."""
-    low, high = np.nanquantile(np.log(sizes), [1 / 6, 5 / 6], axis=0)
-    return (high - low) / 2
-
-
-def packaged_sizes(model: LVCG | TrainedLeads) -> LeadSizes | None:
-    """What typical_sizes gave for the training records of packaged weights, or of a network."""
-    sizes = model.facts.get("lead_sizes_mv")
-    return None if sizes is None else LeadSizes(np.array([sizes[lead] for lead in LEADS]))
+    revisit = log_spread(np.log(changes)) if len(changes) >= FEWEST else None
+    return fit_sizes(rows)._replace(revisit=revisit)
 
 
 def write_wfdb(path: Path, result: Derived, name: str, comments: list[str]) -> None:
@@ -338,7 +319,7 @@ def read_calibration(args: argparse.Namespace, preprocess: Preprocess) -> Calibr
             f"--calibration: record {record.record_id} cannot calibrate, {why}: give an earlier"
             " record of the patient with all twelve leads"
         )
-    beat = calibration_of([_as_window(w, record.record_id, None) for w in whole])
+    beat = calibration_of([_as_window(w, record.record_id, w.scale) for w in whole])
     return Calibration(record.record_id, beat, np.median([w.scale for w in whole], axis=0))
 
 
@@ -386,8 +367,9 @@ def learn(
         words = "that of the record, one scale for all leads"
     fitted = any(isinstance(method, (FittedLeads, GaussianBeat)) for method in methods)
     if needs_size and not fitted and packaged is not None:
-        taken = "not known from this record; the median of the model's training records was taken"
-        return packaged, taken if units[first] == "z" else words
+        if units[first] == "z":
+            words = _size_words(packaged, "the model's training records")
+        return packaged, words
     if needs_size or fitted:
         if not data or not Path(data).is_dir():
             raise InputError(
@@ -400,11 +382,13 @@ def learn(
         if needs_size:
             typical = typical_sizes(train)
         if needs_size and units[first] == "z":
-            words = (
-                f"not known from this record; the median of {len(train.entries)} training"
-                " records was taken"
-            )
+            words = _size_words(typical, f"{len(train.entries)} training records")
     return typical, words
+
+
+def _size_words(sizes: LeadSizes, records: str) -> str:
+    words = f"not known from this record; the median of {records} was taken"
+    return f"{words}, given the sizes of the visible leads" if sizes.covariance.any() else words
 
 
 def default_method(data: str | None) -> str:
@@ -454,7 +438,7 @@ def derive_record(args: argparse.Namespace) -> int:
     names += [method.name for method in learned]
     first = names[0]
     owner = model or next(iter(learned), None)
-    packaged = packaged_sizes(owner) if owner and not data else None
+    packaged = sizes_of_facts(owner.facts) if owner and not data else None
     typical, size = learn(methods, first, data, preprocess, args.fit_records, packaged)
 
     if calibration:
@@ -464,7 +448,7 @@ def derive_record(args: argparse.Namespace) -> int:
         )
     if calibration and typical is not None:
         spread = typical.spread if typical.revisit is None else typical.revisit
-        typical = LeadSizes(calibration.sizes, spread)
+        typical = independent(calibration.sizes, spread)
         size = f"that of the calibration record {calibration.record_id}"
 
     # derive, and say how

@@ -284,7 +284,9 @@ def settings(
         )
     return [
         *notes,
-        "Limb leads that follow from two visible ones are computed (Einthoven), for every method.",
+        "Limb leads that follow from two visible ones are computed (Einthoven), and every method"
+        " sees them. Otherwise each lead is as the method derives it: to make limb leads fit"
+        " together, as for one record, would read hidden shapes from the true scales.",
         "Beats of the shards were found with all leads; the models see only the visible ones.",
     ]
 

@@ -22,16 +22,9 @@ from data_prep.formats.any_file import read_any
 from lvcg_jax.config.folders import trained_folders
 from lvcg_jax.embed.lvcg import LVCG, Embedding
 from lvcg_jax.embed.table import Table, load_table
+from lvcg_jax.reconstruct.lead_sizes import LeadSizes, sizes_of_facts
 from lvcg_jax.reconstruct.methods import make_methods
-from lvcg_jax.reconstruct.one_record import (
-    COMPARED,
-    Derived,
-    LeadSizes,
-    derive,
-    hidden_scores,
-    learn,
-    packaged_sizes,
-)
+from lvcg_jax.reconstruct.one_record import COMPARED, Derived, derive, hidden_scores, learn
 from lvcg_jax.report import vcg
 from lvcg_jax.report.heart_vector import BAND, View, make_loop, number_lines, open_view, summary
 from lvcg_jax.report.neighbours import check_reference, neighbour_section
@@ -129,7 +122,7 @@ def _sizes(options: Options, model: LVCG, methods: list) -> tuple[LeadSizes | No
     """Usual sizes of unseen leads, from training records where these are at hand, and words on
     where from."""
     data = str(options.data or trained_folders(model.config, Path(options.checkpoint))[0].path)
-    packaged = None if options.data else packaged_sizes(model)
+    packaged = None if options.data else sizes_of_facts(model.facts)
     try:
         return learn(methods, "lvcg", data, model.preprocess, TYPICAL_RECORDS, packaged)
     except InputError:

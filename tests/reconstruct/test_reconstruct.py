@@ -14,7 +14,7 @@ from data_prep.corpora.corpus import open_corpus
 from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import lead_matrix
-from data_prep.ecg.leads import LEADS, lead_mask, mask_leads
+from data_prep.ecg.leads import LEADS, LIMB, lead_mask, mask_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import Record
 from data_prep.ecg.segment import stitch_beats
@@ -551,6 +551,10 @@ def test_one_lead_two_beats_another_rate_and_noise_are_derived_with_a_band(deriv
     whole, band = derived(signal, rate, ["I", "II", "V2"])
     one, wide = derived(signal, rate, ["I"])
     assert np.isfinite(one).all() and wide[6:].mean() > band[6:].mean()
+    # limb leads fit together, whether one is visible or none
+    none, _ = derived(signal, rate, ["V2"])
+    for mv in (one, none, whole):
+        np.testing.assert_allclose(mv[:6], LIMB @ mv[:2], atol=1e-4)
     # 2.5 s hold two or three beats
     short, sure = derived(signal[: int(2.5 * rate)], rate, ["I", "II", "V2"])
     assert np.isfinite(short).all() and (sure[8] > 0).all()

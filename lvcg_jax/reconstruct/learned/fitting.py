@@ -30,6 +30,7 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.model.flops import TRAIN_FACTOR
+from lvcg_jax.reconstruct.lead_sizes import fit_sizes
 from lvcg_jax.reconstruct.learned.budget import count_flops
 from lvcg_jax.reconstruct.learned.examples import (
     Examples,
@@ -148,8 +149,7 @@ def fit_network(
         "rate": rate,
         "steps": steps[-1],
         "held_error": state.errors[-1],
-        "lead_sizes_mv": lead_sizes(examples),
-    }
+    } | fit_sizes(np.where(examples.present, examples.sizes, np.nan)).facts()
     if hasattr(network, "spread"):
         method = TrainedLeadsWithBars(name, out, (state.params, learned, facts))
         unseen = Windows([e for e in entries if e.patient_id in apart])
@@ -255,17 +255,6 @@ def held_error(
             errors = ((derived - truth["x"])[: len(some)] ** 2).mean(-1)
             total, count = total + float(errors[counted].sum()), count + counted.sum()
     return float(total / max(count, 1.0))
-
-
-def lead_sizes(examples: Examples) -> dict[str, float]:
-    """Median standard deviation of each lead in mV, where records have it: what a derived lead
-    gets whose size is not known."""
-    rows = np.where(examples.present, examples.sizes, np.nan)
-    absent = ~examples.present.any(0)
-    if absent.any():
-        raise InputError(f"no training record has {', '.join(np.array(LEADS)[absent])}")
-    medians = np.nanmedian(rows, axis=0)
-    return {lead: float(size) for lead, size in zip(LEADS, medians, strict=True)}
 
 
 def write_state(path: Path, facts: dict, state: State) -> None:
