@@ -33,7 +33,6 @@ from lvcg_jax.reconstruct.stretching import lead_products
 
 BINS = 16  # parts of a beat whose errors are told apart
 SPREAD = 0.1  # weight of the second read-out's loss, which shares no weights with the first
-EVEN = 0.4  # weight of errors in units of their expected size: low waves count as QRS does
 
 
 class Field(LeadNetwork):
@@ -108,16 +107,14 @@ class Field(LeadNetwork):
         return self.decode(*self.encode(shown), shown)
 
     def loss(self, shown: dict, truth: dict) -> jax.Array:
-        """The error of the hidden leads, the same in units of what the second read-out expects,
-        and how unlikely its size is under that read-out."""
+        """The error of the hidden leads, and how unlikely its size is under the second
+        read-out."""
         token, lifted = self.encode(shown)
         derived = self.decode(token, lifted, shown)
-        power = _in_bins((derived - truth["x"]) ** 2)
+        power = jax.lax.stop_gradient(_in_bins((derived - truth["x"]) ** 2)) + 1e-6
         spread = self.log_power(jax.lax.stop_gradient(token))
-        unlikely = spread + jax.lax.stop_gradient(power + 1e-6) * jnp.exp(-spread)
-        even = power * jnp.exp(-jax.lax.stop_gradient(spread))
-        also = (SPREAD * unlikely + EVEN * even).mean(-1)
-        return hidden_error(derived, truth) + masked_mean(also, truth["counted"])
+        unlikely = (spread + power * jnp.exp(-spread)).mean(-1)
+        return hidden_error(derived, truth) + SPREAD * masked_mean(unlikely, truth["counted"])
 
     def encode(self, shown: dict) -> tuple[jax.Array, jax.Array]:
         """The token [b,d] and the lifted coordinates [b,k]."""
