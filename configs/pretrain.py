@@ -117,6 +117,9 @@ def paper() -> ConfigDict:
     c.model.structure = "mean"
     # ours: the leads' sizes in mV, which normalisation takes away, join the structure
     c.model.lead_sizes = False
+    # ours: numbers for the mean beat in mV and ms, and for what differs between beats, that join
+    # it too: coordinates in modes of the training records, see lvcg_jax/model/beat_shape.py
+    c.model.beat_modes = (0, 0)
     # ours: weight of the encoder's tokens in leads derived from both kinds; chosen on validation
     # records
     c.model.encoded_share = 1 / 3
@@ -234,6 +237,7 @@ def best() -> ConfigDict:
     c.geometry.eps = 1e-2
     c.model.dynamics_start = "each"  # one beat more or less at the start moves no embedding
     c.model.lead_sizes = True
+    c.model.beat_modes = (160, 64)  # what is measured in mV and ms
     c.model.rhythm_max_rr = 0.0  # these peaks miss next to no beat: a long interval is a pause
     # trains the rhythm encoder, which the printed objective does not reach
     c.loss.lambda_rhythm = 1.0
@@ -270,7 +274,9 @@ def tenth() -> ConfigDict:
 
 def small() -> ConfigDict:
     """`best` with a tenth of its compute, for many records and slow machines."""
-    return _use_a_tenth(best())
+    c = _use_a_tenth(best())
+    c.model.beat_modes = (96, 32)  # the packaged file stays under 2 MB
+    return c
 
 
 def narrow() -> ConfigDict:

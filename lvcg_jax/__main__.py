@@ -35,6 +35,10 @@ COMMANDS = {
             "lvcg_jax.export.import_torch",
             "read a checkpoint of the authors' PyTorch code",
         ),
+        "beat_modes": (
+            "lvcg_jax.export.beat_modes",
+            "add the shape of beats in mV to a model's embeddings",
+        ),
         "norm_statistics": (
             "lvcg_jax.export.norm_statistics",
             "measure a model's norm statistics again, with all leads",

@@ -40,6 +40,7 @@ KNOWN = {
     "model.rhythm_positions": 0,
     "model.structure": "mean",
     "model.lead_sizes": False,
+    "model.beat_modes": [0, 0],
     "model.embedding_norm": False,
     "model.stitch": False,
     "model.refine": 0,

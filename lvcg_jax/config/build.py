@@ -60,7 +60,7 @@ def make_model(config: ConfigDict) -> Network:
             max_rr=c.rhythm_max_rr,
             max_log_ratio=c.rhythm_max_log_ratio,
         ),
-        "embedding": parts.Embedding(c.structure, c.lead_sizes),
+        "embedding": parts.Embedding(c.structure, c.lead_sizes, tuple(c.beat_modes)),
         "objective": parts.Objective(
             ecg_source=loss.ecg_source,
             vcg_source=loss.vcg_source,

@@ -39,6 +39,7 @@ from lvcg_jax.model.network import PARTS, Network
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
+from lvcg_jax.train.beat_modes import fit_beat_modes
 
 SLOTS, ROWS = 1024, 128  # beats and records of every batch of a data set
 # windows of the small batches that a user's own signals are computed in, max_beats slots each
@@ -197,8 +198,8 @@ class LVCG:
         Args:
           config: as of a trained model (`model.config`).
           seed: of the weights; the same seed gives the same weights.
-          shards: the training split, on which batch norm statistics are measured; None leaves them
-            as initialised.
+          shards: the training split, on which batch norm statistics and modes of beats are
+            measured; None leaves them as initialised.
 
         Returns:
           The model.
@@ -211,6 +212,9 @@ class LVCG:
         model, subsets = make_model(config), make_subsets(config)
         variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
+        if any(config.model.beat_modes) and shards is not None:
+            modes = fit_beat_modes(shards, config.model.beat_modes, config.preprocess.max_beats)
+            params = params | {"shape": modes}
         if batch_stats and shards is not None:
             sizes = (config.geometry.num_visible, shards.preprocess.max_beats)
             for step, batch in enumerate(_calibration_batches(config, shards, seed)):
@@ -249,6 +253,33 @@ class LVCG:
         mean = jax.tree.map(lambda *several: sum(several) / len(several), *found)
         name = f"{self.checkpoint.rpartition('#')[0]}+all_leads"
         return LVCG(self.config, {"params": params, "batch_stats": mean}, name, self.facts)
+
+    def with_beat_modes(self, shards: ShardSet, modes: tuple[int, int]) -> "LVCG":
+        """The same weights, and the shape of the beats in mV as part of the embedding.
+
+        Args:
+          shards: the training split, whose records the modes are fitted to.
+          modes: how many numbers the mean beat gets, and how many what differs between beats
+            (`model.beat_modes`).
+
+        Returns:
+          Another model, with as many numbers more in the structure part of its embeddings.
+
+        Raises:
+          InputError: the shards have another preprocessing, or fewer records than modes.
+        """
+        shards.require_preprocess(self.preprocess)
+        config = self.config.copy_and_resolve_references()
+        config.model.beat_modes = modes
+        fitted = fit_beat_modes(shards, modes, self.max_beats)
+        params = self.variables["params"] | {"shape": fitted}
+        name = f"{self.checkpoint.rpartition('#')[0]}+beat_modes"
+        return LVCG(config, self.variables | {"params": params}, name, self.facts)
+
+    @property
+    def step(self) -> int:
+        """The training step that the weights are of."""
+        return int(self.facts.get("step", self.checkpoint.rpartition("#")[0].rpartition("@")[2]))
 
     @property
     def part_sizes(self) -> dict[str, int]:

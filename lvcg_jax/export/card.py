@@ -280,6 +280,9 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         "leads' sizes": "a part of the structure: a wrong unit or gain moves the embedding"
         if m.lead_sizes
         else "not read",
+        "shape of beats in mV": f"{sum(m.beat_modes)} numbers of the structure"
+        if any(m.beat_modes)
+        else "not read",
         "compute type": m.dtype,
         "seed": config.seed,
     }

@@ -50,8 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     require_local(args.out)
     model = LVCG.load(weights.choose(args.checkpoint), args.which)
     measured = model.with_statistics_of_all_leads(ShardSet(args.data, "train"))
-    step = model.facts.get("step", model.checkpoint.rpartition("#")[0].rpartition("@")[2])
-    save_trained(args.out, model.config, measured.variables, int(step))
+    save_trained(args.out, model.config, measured.variables, model.step)
     moved = changes(model.variables["batch_stats"], measured.variables["batch_stats"])
     records = CALIBRATION_BATCHES * model.config.data.batch_size
     print(f"{model.checkpoint}, measured on {records:,} training records: {moved}: {args.out}")

@@ -25,6 +25,7 @@ from lvcg_jax.model.masking import masked_mean, safe_std
 
 TIMES = np.arange(-18, 30) * 0.02  # seconds [w] around the R peak: P wave to the end of T
 BEND = 1 / 3  # mV at which the compression sets in
+STEPS, SMALL = 128, 1e-8  # of conjugate gradients, at most; power of what may be left over
 LEAST = 0.03  # mV, a difference between beats that counts as none
 
 
@@ -37,7 +38,7 @@ def around_peaks(
     n, leads, p = beats.shape
     end = jnp.cumsum(length)
     start = end - length
-    at = start[:, None] + TIMES.astype(np.float32) * rate  # [n,w]
+    at = start[:, None] + (TIMES * rate).astype(np.float32)  # [n,w]
     peaks = (jnp.arange(n) > 0) & (jnp.arange(n) < count)
     inside = peaks & (at[:, 0] >= 0) & (at[:, -1] <= end[-1] - 1)
     # where each sample is kept: its slot, and its position in the slot's p samples
@@ -71,6 +72,35 @@ def mean_and_change(
     return of_records(beats, length, count, scale)
 
 
+def solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """matrix^-1 right for symmetric positive matrices [...,f,f], by conjugate gradients.
+
+    With twelve leads the matrix is the identity, and the first step is the last one. Each row stops
+    by itself, so its batch mates do not matter. (A factorisation would be exact, but with many of
+    them in one program JAX stops for ever on a CPU with two threads.)
+    """
+    enough = SMALL * (right * right).sum(-1, keepdims=True)
+
+    def go_on(state):
+        step, _, _, _, power = state
+        return (step < STEPS) & (power > enough).any()
+
+    def turn(state):
+        step, x, rest, direction, power = state
+        along = jnp.einsum("...fh,...h->...f", matrix, direction)
+        product = (direction * along).sum(-1, keepdims=True)
+        goes = power > enough
+        length = jnp.where(goes, power / jnp.where(goes, product, 1.0), 0.0)
+        rest = rest - length * along
+        left = (rest * rest).sum(-1, keepdims=True)
+        turned = rest + jnp.where(goes, left / jnp.where(goes, power, 1.0), 0.0) * direction
+        power = jnp.where(goes, left, power)
+        return step + 1, x + length * direction, rest, turned, power
+
+    start = (0, jnp.zeros_like(right), right, right, (right * right).sum(-1, keepdims=True))
+    return jax.lax.while_loop(go_on, turn, start)[1]
+
+
 class Modes(nn.Module):
     """Coordinates [...,f] of pictures [...,l,w], of which some leads [...,l] are seen.
 
@@ -87,15 +117,16 @@ class Modes(nn.Module):
         shape = (len(LEADS), len(TIMES), self.count)
         mean = self.param("mean", nn.initializers.zeros, shape[:2])
         modes = self.param("modes", nn.initializers.zeros, shape)
-        noise = self.param("noise", nn.initializers.ones, ())
+        noise = self.param("noise", nn.initializers.ones, (1,))
+        mean, modes, noise = jax.lax.stop_gradient((mean, modes, noise))  # fitted, never trained
         rest = jnp.where(seen[..., None], x - mean, 0.0)
-        gram = jnp.einsum("lwf,lwh->lfh", modes, modes)
+        # in units in which the matrix of all leads, whose modes are orthogonal, is the identity
+        units = jax.lax.rsqrt((modes**2).sum((0, 1)) + noise)
+        modes_in_units = modes * units
+        gram = jnp.einsum("lwf,lwh->lfh", modes_in_units, modes_in_units)
         within = jnp.einsum("...l,lfh->...fh", seen.astype(x.dtype), gram)
-        within = within + noise * jnp.eye(self.count)
-        factor = jax.scipy.linalg.cho_factor(within)
-        likely = jax.scipy.linalg.cho_solve(
-            factor, jnp.einsum("...lw,lwf->...f", rest, modes)[..., None]
-        )[..., 0]
+        within = within + jnp.diag(noise * units**2)
+        likely = units * solve(within, jnp.einsum("...lw,lwf->...f", rest, modes_in_units))
         sizes = (modes**2).sum((0, 1)) ** 0.25
         rotation = dct(np.eye(self.count), norm="ortho").astype(np.float32)
         return (likely * sizes) @ rotation

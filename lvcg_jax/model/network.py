@@ -22,6 +22,7 @@ import numpy as np
 
 from data_prep.ecg.geometry import lead_matrix, lift_table
 from lvcg_jax.model import losses, parts
+from lvcg_jax.model.beat_shape import BeatShape
 from lvcg_jax.model.decoder import SEED_LENGTH, BeatDecoder
 from lvcg_jax.model.dynamics import TemporalModule
 from lvcg_jax.model.encoder import BeatEncoder
@@ -155,6 +156,8 @@ class Network(nn.Module):
         self.rhythm = RhythmEncoder(self.intervals, self.signal.rate, self.layers.gelu_exact)
         if self.objective.rhythm:
             self.head = RhythmHead(self.intervals.dim)
+        if any(self.embedding.beat_modes):
+            self.shape = BeatShape(*self.embedding.beat_modes, self.signal.rate)
         fixed = lead_matrix(self.geometry.matrix)
         if self.geometry.learnable:
             self.directions = self.param("directions", lambda key: jnp.asarray(fixed, jnp.float32))
@@ -170,6 +173,7 @@ class Network(nn.Module):
     def part_sizes(self) -> dict[str, int]:
         """Names and sizes of the parts of the embedding, in order."""
         sizes = NUM_SIZES if self.embedding.lead_sizes else 0
+        sizes += sum(self.embedding.beat_modes)
         structure = pooled_size(self.encoding.token_dim, self.embedding.structure) + sizes
         return dict(
             zip(PARTS, (structure, self.dynamics.state_dim, self.intervals.dim), strict=True)
@@ -406,6 +410,11 @@ class Network(nn.Module):
             sizes = log_lead_sizes(batch["scale"], visible_leads(visible), directions)
             structure = jnp.concatenate([structure, sizes], axis=-1)
         g, r, n = x.mask.shape
+        if any(self.embedding.beat_modes):
+            beats, length = (to_records(batch[name], x.counts, n) for name in ("beats", "length"))
+            leads = visible_leads(visible)
+            shape = self.shape(beats, length, x.counts, batch["scale"], leads)
+            structure = jnp.concatenate([structure, shape], axis=-1)
         rhythm = split(self.rhythm(*self.rr(batch, n)), g, r)
         state = x.state
         if self.dynamics.start == "each":

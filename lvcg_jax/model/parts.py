@@ -110,6 +110,8 @@ class Embedding:
 
     structure: str = "mean"  # statistics over the tokens, see pooling.py
     lead_sizes: bool = False  # the leads' sizes in mV join the structure
+    # coordinates of the mean beat, and of how its beats differ, that join it too; see beat_shape.py
+    beat_modes: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)

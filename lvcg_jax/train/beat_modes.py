@@ -41,13 +41,13 @@ def fit_beat_modes(shards: ShardSet, modes: tuple[int, int], max_beats: int) -> 
                 x = np.asarray(x, np.float64)[: len(windows)].reshape(len(windows), -1)
                 sums[name] += x.sum(0)
                 products[name] += x.T @ x
-    if count <= max(modes):
+    if count < 2:
         raise InputError(
-            f"model.beat_modes={tuple(modes)}: {count} training records have all twelve leads;"
-            " there must be more of them than modes"
+            f"model.beat_modes={tuple(modes)} needs training records with all twelve leads, and"
+            f" {shards.directory} has {count}: set it to (0, 0)"
         )
     return {
-        name: _principal(sums[name] / count, products[name] / count, number)
+        name: _principal(sums[name] / count, products[name] / count, number, count)
         for name, number in zip(PICTURES, modes, strict=True)
     }
 
@@ -66,16 +66,20 @@ def _in_rows(windows: list[dict], max_beats: int) -> tuple[np.ndarray, ...]:
     return beats, length, count, scale
 
 
-def _principal(mean: np.ndarray, products: np.ndarray, number: int) -> dict[str, np.ndarray]:
-    """Mean, modes and the variance of what they leave over, of vectors [a] with these mean
-    products [a,a]."""
+def _principal(
+    mean: np.ndarray, products: np.ndarray, number: int, count: int
+) -> dict[str, np.ndarray]:
+    """Mean, modes and the variance of what they leave over, of `count` vectors [a] with these mean
+    products [a,a]; modes that so few vectors do not have are zero."""
     covariance = products - np.outer(mean, mean)
-    last = len(covariance) - 1
-    power, modes = eigh(covariance, subset_by_index=(last + 1 - number, last))
-    left = (np.trace(covariance) - power.sum()) / len(covariance)
+    size, there = len(covariance), min(number, count - 1)
+    power, modes = eigh(covariance, subset_by_index=(size - there, size - 1))
+    left = (np.trace(covariance) - power.sum()) / size
+    found = np.zeros((size, number), np.float32)
+    found[:, :there] = (modes * np.sqrt(np.maximum(power, 0.0)))[:, ::-1]
     shape = (len(LEADS), len(TIMES))
     return {
         "mean": mean.reshape(shape).astype(np.float32),
-        "modes": (modes * np.sqrt(power))[:, ::-1].reshape(*shape, number).astype(np.float32),
-        "noise": np.float32(max(left, 1e-6)),
+        "modes": found.reshape(*shape, number),
+        "noise": np.array([max(left, 1e-4)], np.float32),
     }
