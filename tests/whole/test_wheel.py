@@ -116,7 +116,7 @@ def test_a_record_is_embedded(lvcg, record):
     done = lvcg("embed", "--record=ecg.npy", *flags, "--out=ecg_embedding.npz")
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(record / "ecg_embedding.npz") as table:
-        assert table["embedding"].shape == (1, 652)
+        assert table["embedding"].shape == (1, 876)
 
 
 def test_a_record_has_its_report(lvcg, record):
