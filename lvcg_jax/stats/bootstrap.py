@@ -74,6 +74,9 @@ class PatientBootstrap:
         return dict(zip(SUMMARY, map(float, found), strict=True))
 
 
+STEEPEST = 4.0  # half an interval on the logit scale, at most
+
+
 def interval(samples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """Percentile interval of resampled values [r], ignoring resamples without a value; (NaN, NaN)
     if none has one."""
@@ -105,8 +108,8 @@ def class_intervals(
     - The error itself is uncertain, so its factor is that of Student's t. A class has as many
       degrees of freedom as carriers (two at least), their mean those of Welch and Satterthwaite.
 
-    Scores between 0 and 1 (`bounded`) have symmetric intervals on the logit scale, differences of
-    scores on their own.
+    Scores between 0 and 1 (`bounded`) have symmetric intervals on the logit scale, except right
+    beside 0 and 1, and differences of scores on their own.
     """
     values, n = np.asarray(values), np.asarray(carriers, np.float64)
     some, many = n > 0, n > 1
@@ -128,7 +131,8 @@ def class_intervals(
     value, sides = np.append(values, np.mean(values))[:, None], np.array([-1.0, 1.0])
     bounds = value + half[:, None] * sides
     if bounded:
-        inside = (value > 0) & (value < 1)
+        # so near to 0 or 1 that its own slope there says nothing: as a difference, cut off
+        inside = half[:, None] < STEEPEST * value * (1 - value)
         safe = np.where(inside, value, 0.5)
         on_logit = expit(logit(safe) + half[:, None] * sides / (safe * (1 - safe)))
         bounds = np.where(inside, on_logit, np.clip(bounds, 0.0, 1.0))

@@ -177,6 +177,9 @@ def test_a_class_with_one_positive_is_in_every_resample_and_widens_the_interval(
     np.testing.assert_allclose(certain[0][2], 0.5)
     assert np.diff(certain[1]) < np.diff(macro)
     # nothing but single positives: the interval says that little is known
+    # a class that is all but certain is not given the whole range from 0 to 1
+    near = class_intervals(np.array([0.99999]), 0.99999 - 1e-4 * rng.random((99, 1)), [20])[0]
+    assert near[0, 0] > 0.99 and near[0, 1] == 1.0
     low, high = class_intervals(np.array([0.9]), np.full((9, 1), 0.9), [1])[1]
     assert low < 0.1 and high > 0.99
 
