@@ -19,7 +19,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
-from helpers.commands import get_config  # noqa: E402
+from helpers.commands import QUICK, get_config  # noqa: E402
 
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
 
@@ -58,6 +58,28 @@ def shards_dir(raw_corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards") / "data"
     build(open_corpus("synthetic", raw_corpus), folder, Preprocess(), progress=False)
     return folder
+
+
+@pytest.fixture(scope="session")
+def quick_shards(raw_corpus, tmp_path_factory):
+    """The corpus as shards with beats of 16 samples, for helpers.commands.QUICK."""
+    from data_prep.corpora.corpus import open_corpus
+    from data_prep.dataset.builder import build
+    from data_prep.ecg.preprocess import Preprocess
+
+    folder = tmp_path_factory.mktemp("quick_shards") / "data"
+    preprocess = Preprocess(beat_samples=QUICK["preprocess.beat_samples"])
+    build(open_corpus("synthetic", raw_corpus), folder, preprocess, progress=False)
+    return folder
+
+
+@pytest.fixture
+def quick(quick_shards):
+    """The smoke config with less to compile, on the tiny data set."""
+    config = get_config("smoke")
+    config.update_from_flattened_dict(QUICK)
+    config.data.dir = str(quick_shards)
+    return config
 
 
 @pytest.fixture

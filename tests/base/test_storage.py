@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import gcs_server
 from helpers.commands import (
-    QUICK,
+    QUICK_FLAGS,
     ROOT,
     assert_one_line_error,
     get_config,
@@ -177,17 +177,19 @@ def summary(workdir, file: Path) -> SimpleNamespace:
 
 
 def test_a_run_killed_while_it_writes_to_the_bucket_ends_as_one_on_disk(
-    bucket, shards_dir, tmp_path
+    bucket, quick_shards, tmp_path
 ):
     settings = [
         f"--config.train.{name}" for name in ("steps=6", "checkpoint_every=2", "log_every=1")
     ]
-    settings += QUICK
-    done = run("lvcg_jax.train", *train_arguments(tmp_path / "run", shards_dir, *settings))
+    settings += QUICK_FLAGS
+    done = run(
+        "lvcg_jax.train", *train_arguments(tmp_path / "run", quick_shards, *settings), quick=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
-    arguments = train_arguments("gs://bucket/runs/one", shards_dir, *settings)
-    process = start("lvcg_jax.train", *arguments)
+    arguments = train_arguments("gs://bucket/runs/one", quick_shards, *settings)
+    process = start("lvcg_jax.train", *arguments, quick=True)
     deadline = time.monotonic() + 300
     while not any(
         name.startswith("runs/one/checkpoints/4/state/") for name in list(bucket.objects)
@@ -197,7 +199,7 @@ def test_a_run_killed_while_it_writes_to_the_bucket_ends_as_one_on_disk(
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert "runs/one/checkpoints/2/commit_success.txt" in bucket.objects
-    done = run("lvcg_jax.train", *arguments)
+    done = run("lvcg_jax.train", *arguments, quick=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "resuming gs://bucket/runs/one at step" in done.stderr
 

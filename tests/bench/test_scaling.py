@@ -58,6 +58,7 @@ def test_the_gradient_is_reduced_once():
         "--devices=4",
         "--chips=256",
         "--records=2",
+        quick=True,
     )
     assert done.returncode == 0, done.stderr
     parameters = int(re.match(r"([\d,]+) parameters", done.stdout).group(1).replace(",", ""))

@@ -2,6 +2,7 @@
 goes."""
 
 import doctest
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from lvcg_jax.model.dynamics import TemporalModule
 from lvcg_jax.model.flops import conv_flops, flops_per_beat
 from lvcg_jax.model.losses import loss_terms
 from lvcg_jax.model.network import AHEAD, Network, dropout_seeds, tikhonov_lift
+from lvcg_jax.model.parts import Encoding
 
 COUNTS = (5, 3, 7, 1, 6, 4)
 SLOTS = 20
@@ -100,6 +102,10 @@ def test_paper_model_has_the_published_numbers_of_parameters():
     shapes = jax.eval_shape(
         lambda: model.init(jax.random.key(0), batch, batch["lead_mask"], None, 20)
     )
+    default = jax.eval_shape(
+        lambda: Network().init(jax.random.key(0), batch, batch["lead_mask"], None, 20)
+    )
+    assert default == shapes
     size = lambda tree: sum(x.size for x in jax.tree.leaves(tree))  # noqa: E731
     params = shapes["params"]
     assert size(params["encoder"]) == 6_466_848
@@ -124,7 +130,10 @@ def test_a_network_without_any_argument_is_the_papers():
 
 
 def test_the_example_in_the_networks_docstring_runs():
-    found = doctest.testmod(network, optionflags=doctest.FAIL_FAST)
+    """With an encoder of one block, which is quick to compile; tokens are of the paper's size."""
+    small = Encoding(stem_features=8, stage_features=(8,), stage_blocks=(1,))
+    names = {"Network": partial(Network, encoding=small)}
+    found = doctest.testmod(network, extraglobs=names, optionflags=doctest.FAIL_FAST)
     assert found.attempted and not found.failed
 
 
@@ -332,10 +341,8 @@ def test_the_piece_before_the_first_complete_beat_is_no_part_of_the_dynamics(var
     config = tiny_config()
     config.model.dynamics_start = "first"
     first = make_model(config)
-    one, other = (
-        first.apply(variables, _with_fragment(v), VISIBLE, SLOTS, method="embed")
-        for v in (0.3, -2.0)
-    )
+    embed = jax.jit(lambda batch: first.apply(variables, batch, VISIBLE, SLOTS, method="embed"))
+    one, other = (embed(_with_fragment(v)) for v in (0.3, -2.0))
     assert np.abs(one["dynamics"] - other["dynamics"]).max(-1).min() > 1e-3
 
 
@@ -363,25 +370,28 @@ def test_without_a_temporal_module_the_dynamics_are_the_mean_of_complete_beats(v
     config = tiny_config()
     config.model.dynamics, config.model.state_dim = "none", config.model.token_dim
     model = make_model(config)
-    found = model.apply(variables, BATCH, VISIBLE, SLOTS, method="embed")
+    found = jax.jit(lambda v: model.apply(v, BATCH, VISIBLE, SLOTS, method="embed"))(variables)
     for r, n in enumerate(COUNTS):
-        tokens = found["tokens"][0, r, :n]
+        tokens = np.asarray(found["tokens"][0, r, :n])
         _close(found["dynamics"][0, r], (tokens[1:-1] if n > 2 else tokens).mean(0))
-    outputs = model.apply(variables, BATCH, VISIBLE, None, SLOTS)
+    outputs = jax.jit(lambda v: model.apply(v, BATCH, VISIBLE, None, SLOTS))(variables)
     np.testing.assert_array_equal(outputs["modelled"], outputs["mask"])  # each beat from its token
 
 
 def test_an_interval_above_the_bound_is_no_r_r_interval(variables):
     """A missed beat: 2.4 s between two peaks."""
 
+    @jax.jit(static_argnums=0)
+    def parts_of(model, batch):
+        embedding = model.apply(variables, batch, batch["lead_mask"], SLOTS, method="embed")
+        return *model.apply(variables, batch, SLOTS, method="rr"), embedding["rhythm"]
+
     def rhythm(length, bound):
         records = [{**RECORDS[2], "length": np.where(np.arange(7) == 3, length, 90)}]
         config = tiny_config()
         config.model.rhythm_max_rr = bound
         batch = pack(records, groups=1, capacity=8)
-        model = make_model(config)
-        rr, mask = model.apply(variables, batch, SLOTS, method="rr")
-        part = model.apply(variables, batch, batch["lead_mask"], SLOTS, method="embed")["rhythm"]
+        rr, mask, part = parts_of(make_model(config), batch)
         return np.asarray(rr[0])[np.asarray(mask[0])].tolist(), np.asarray(part)
 
     assert len(rhythm(200, 2.0)[0]) == 5  # the bound itself counts

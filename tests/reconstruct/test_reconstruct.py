@@ -3,7 +3,9 @@ hidden leads."""
 
 import json
 import os
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from helpers.pictures import of_class, read_picture, words_of
@@ -143,12 +145,12 @@ def test_hidden_leads_reach_no_method(methods, entries):
 def test_the_network_gives_the_same_leads_alone_and_in_a_batch(model, methods, entries):
     windows = [w | {"visible": THREE} for w in Windows(entries[:5])]
     together = predict(methods[:1], windows)
+    derive = jax.jit(partial(model.model.apply, method="reconstruct"), static_argnums=(3, 4))
     for i, window in ((0, windows[0]), (4, windows[4])):
         batch = record_batch(window, model.max_beats)
         for name, source in SOURCES.items():
             shown = np.array([[THREE]], np.int32)
-            options = {"source": source, "method": "reconstruct"}
-            beats = model.model.apply(model.variables, batch, shown, model.max_beats, **options)
+            beats = derive(model.variables, batch, shown, model.max_beats, source)
             beats = np.asarray(beats)[0, : len(window["length"])]
             alone = stitch_beats(beats, window["start"], window["length"], window["num_samples"])
             np.testing.assert_allclose(together[name][i], alone, atol=1e-5)

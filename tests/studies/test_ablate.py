@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from helpers.commands import CONFIG, ROOT, get_config
+from helpers.commands import CONFIG, QUICK, ROOT, get_config
 from helpers.packed_batch import pack, random_records, tiny_config
 
 from data_prep.base.errors import InputError
@@ -82,21 +82,22 @@ from lvcg_jax.config.files import read_config_file
 def get_config():
     c = read_config_file("{CONFIG}:smoke")
     c.model.norm = "layer"
-    c.model.stage_features, c.model.stage_blocks = (8,), (1,)  # quick to compile
+    c.update_from_flattened_dict({QUICK!r})
     return c
 """
 
 
 @pytest.fixture(scope="module")
-def done(shards_dir, tmp_path_factory):
+def done(quick_shards, tmp_path_factory):
     """The command once: the base and one ablation trained, five that cannot be."""
     folder = tmp_path_factory.mktemp("ablations")
     other_shards = folder / "other"
     write_corpus(folder / "raw", patients=12, seed=5)
-    build(open_corpus("synthetic", folder / "raw"), other_shards, Preprocess(), progress=False)
+    preprocess = Preprocess(beat_samples=QUICK["preprocess.beat_samples"])
+    build(open_corpus("synthetic", folder / "raw"), other_shards, preprocess, progress=False)
     (folder / "own.py").write_text(OWN)
     (folder / "small.py").write_text(SMALL)
-    flags = [f"--base={folder / 'small.py'}", f"--data={shards_dir}", "--steps=2", "--seeds=2"]
+    flags = [f"--base={folder / 'small.py'}", f"--data={quick_shards}", "--steps=2", "--seeds=2"]
     flags += [f"--out={folder / 'out'}"]
     flags += [
         f"--ablations={folder / 'own.py'}",
@@ -109,12 +110,12 @@ def done(shards_dir, tmp_path_factory):
         f"--page={folder / 'page.md'}",
         "--drop_checkpoints",
     ]
-    flags += [f"--data=vcg_peaks:{shards_dir}", f"--probe=elsewhere={other_shards}"]
+    flags += [f"--data=vcg_peaks:{quick_shards}", f"--probe=elsewhere={other_shards}"]
     assert ablate.main(flags) == 0
     return folder, flags, json.loads((folder / "out" / "ablations.json").read_text())
 
 
-def test_table_has_every_variant_with_its_seeds_and_the_controls(done, shards_dir):
+def test_table_has_every_variant_with_its_seeds_and_the_controls(done, quick_shards):
     folder, _, document = done
     result, *others = document["results"]
     assert result["models"] == ["base", "no_temporal", RANDOM, MEDIAN]
@@ -133,13 +134,16 @@ def test_table_has_every_variant_with_its_seeds_and_the_controls(done, shards_di
     assert "`base` is `small.py`" in text and "2 steps of 8 records, 2 trainings of each" in text
     page = (folder / "page.md").read_text()
     assert "lvcg ablate" in page and text.strip() in page
-    assert str(folder) not in page and str(shards_dir.parent) not in page
+    assert str(folder) not in page and str(quick_shards.parent) not in page
     assert not list((folder / "out" / "runs").glob("*/checkpoints"))
 
 
 def test_a_variant_that_cannot_be_run_is_a_row_with_its_reason(done):
     reasons = {v["name"]: v["reason"] for v in done[2]["variants"]}
-    command = "lvcg build --corpus=synthetic --raw=RAW --out=SHARDS --preprocess=normalise=record"
+    command = (
+        "lvcg build --corpus=synthetic --raw=RAW --out=SHARDS"
+        " --preprocess=normalise=record --preprocess=beat_samples=16"
+    )
     assert f"{command}, then --data=record_norm:SHARDS" in reasons["record_norm"]
     # shards were given, but the wrong ones
     assert "peaks='lead_ii' here, 'vcg' expected" in reasons["vcg_peaks"]

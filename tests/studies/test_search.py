@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.commands import ROOT, get_config
+from helpers.commands import QUICK, ROOT, get_config
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import read_metadata
@@ -28,7 +28,7 @@ from lvcg_jax.config.files import read_config_file
 def get_config():
     c = read_config_file("{ROOT / "configs" / "pretrain.py"}:smoke")
     c.model.norm = "layer"
-    c.model.stage_features, c.model.stage_blocks = (8,), (1,)  # quick to compile
+    c.update_from_flattened_dict({QUICK!r})
     return c
 
 def light_vcg(c):
@@ -45,11 +45,11 @@ CANDIDATES = {{f.__name__: f for f in (light_vcg, no_fit, broken)}}
 
 
 @pytest.fixture(scope="module")
-def done(shards_dir, tmp_path_factory):
+def done(quick_shards, tmp_path_factory):
     """The command once, on a data set whose test records are gone: a candidate that ends and two
     that fail."""
     folder = tmp_path_factory.mktemp("search")
-    data = shutil.copytree(shards_dir, folder / "data")
+    data = shutil.copytree(quick_shards, folder / "data")
     for shard in read_metadata(data)["splits"]["test"]["shards"]:
         (data / shard["file"]).unlink()
     (data / "beat_counts-test.npy").unlink()

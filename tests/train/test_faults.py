@@ -4,12 +4,16 @@ nothing lost."""
 import resource
 import shutil
 import subprocess
+from functools import partial
 
-from helpers.commands import assert_one_line_error, run, start, train_arguments, wait_for_step
+from helpers import commands
+from helpers.commands import QUICK_FLAGS, assert_one_line_error, train_arguments, wait_for_step
 
 from data_prep.dataset.shards import ShardSet
 
+run, start = partial(commands.run, quick=True), partial(commands.start, quick=True)
 LONG = (
+    *QUICK_FLAGS,
     "--config.train.steps=4000",
     "--config.train.checkpoint_every=5",
     "--config.train.validate_every=100000",
@@ -22,9 +26,9 @@ def finished(process) -> subprocess.CompletedProcess:
 
 
 def test_a_full_disk_ends_the_run_in_one_line_and_the_last_checkpoint_is_usable(
-    shards_dir, tmp_path
+    quick_shards, tmp_path
 ):
-    arguments = train_arguments(tmp_path / "run", shards_dir, *LONG)
+    arguments = train_arguments(tmp_path / "run", quick_shards, *LONG)
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", 12, process)
     resource.prlimit(
@@ -41,9 +45,9 @@ def test_a_full_disk_ends_the_run_in_one_line_and_the_last_checkpoint_is_usable(
     assert "resuming" in done.stderr
 
 
-def test_a_shard_that_goes_bad_under_a_run_is_named(shards_dir, tmp_path):
+def test_a_shard_that_goes_bad_under_a_run_is_named(quick_shards, tmp_path):
     data = tmp_path / "data"
-    shutil.copytree(shards_dir, data)
+    shutil.copytree(quick_shards, data)
     process = start("lvcg_jax.train", *train_arguments(tmp_path / "run", data, *LONG))
     wait_for_step(tmp_path / "run", 3, process)
     shard = ShardSet(data, "train").paths[0]

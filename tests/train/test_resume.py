@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.commands import QUICK, ROOT, run, start, train_arguments, wait_for_step
+from helpers import commands
+from helpers.commands import QUICK_FLAGS, ROOT, train_arguments, wait_for_step
 
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.runs.metrics_log import read_metrics
@@ -20,7 +22,7 @@ STEPS = 14
 # One compiled shape, and a rate at which rounding noise does not grow faster than it can be
 # compared.
 SETTINGS = (
-    *QUICK,
+    *QUICK_FLAGS,
     f"--config.train.steps={STEPS}",
     "--config.data.pack=False",
     "--config.optim.learning_rate=1e-4",
@@ -28,12 +30,14 @@ SETTINGS = (
     "--config.train.validate_every=1000",
 )
 
+run, start = partial(commands.run, quick=True), partial(commands.start, quick=True)
+
 
 @pytest.fixture(scope="module")
-def reference(shards_dir, tmp_path_factory):
+def reference(quick_shards, tmp_path_factory):
     """One uninterrupted run on one device."""
     workdir = tmp_path_factory.mktemp("reference") / "run"
-    done = run("lvcg_jax.train", *train_arguments(workdir, shards_dir, *SETTINGS))
+    done = run("lvcg_jax.train", *train_arguments(workdir, quick_shards, *SETTINGS))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "finished" in done.stderr
     return workdir
@@ -56,8 +60,10 @@ def assert_same_run(workdir, reference):
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(shards_dir, reference, tmp_path):
-    arguments = train_arguments(tmp_path / "run", shards_dir, *SETTINGS)
+def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(
+    quick_shards, reference, tmp_path
+):
+    arguments = train_arguments(tmp_path / "run", quick_shards, *SETTINGS)
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", random.randint(2, STEPS - 6), process)
     time.sleep(random.random() * 0.2)
@@ -69,9 +75,9 @@ def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(shards_dir, r
     assert_same_run(tmp_path / "run", reference)
 
 
-def test_sigterm_saves_and_the_same_command_resumes(shards_dir, reference, tmp_path):
+def test_sigterm_saves_and_the_same_command_resumes(quick_shards, reference, tmp_path):
     arguments = train_arguments(
-        tmp_path / "run", shards_dir, *SETTINGS, "--config.train.checkpoint_every=1000"
+        tmp_path / "run", quick_shards, *SETTINGS, "--config.train.checkpoint_every=1000"
     )
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", 5, process)
@@ -91,8 +97,8 @@ def assert_close_losses(workdir, reference):
         assert mine[step] == pytest.approx(theirs[step], rel=1e-5), f"step {step}"
 
 
-def test_eight_devices_equal_one_and_one_can_go_on(shards_dir, reference, tmp_path):
-    arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
+def test_eight_devices_equal_one_and_one_can_go_on(quick_shards, reference, tmp_path):
+    arguments = train_arguments(tmp_path, quick_shards, *SETTINGS)
     process = start("lvcg_jax.train", *arguments, devices=8)
     wait_for_step(tmp_path, 8, process)
     process.send_signal(signal.SIGTERM)
@@ -103,10 +109,10 @@ def test_eight_devices_equal_one_and_one_can_go_on(shards_dir, reference, tmp_pa
     assert_close_losses(tmp_path, reference)
 
 
-def test_sharded_parameters_equal_replicated_ones(shards_dir, reference, tmp_path):
+def test_sharded_parameters_equal_replicated_ones(quick_shards, reference, tmp_path):
     spread = ("--config.mesh.shard_parameters=data", "--config.mesh.shard_min_size=64")
     done = run(
-        "lvcg_jax.train", *train_arguments(tmp_path, shards_dir, *SETTINGS, *spread), devices=2
+        "lvcg_jax.train", *train_arguments(tmp_path, quick_shards, *SETTINGS, *spread), devices=2
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert_close_losses(tmp_path, reference)
@@ -118,11 +124,10 @@ def start_two_processes(*arguments: str) -> subprocess.Popen:
         "PROCESSES": "2",
         "DEVICES": "4",
         "LVCG_PYTHON": sys.executable,
-        "PYTHONUNBUFFERED": "1",
     }
     return subprocess.Popen(
         ["bash", str(ROOT / "launch" / "local_multihost.sh"), *arguments],
-        env={**os.environ, **more},
+        env=commands.environment(quick=True) | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -137,9 +142,9 @@ def children_of(process: subprocess.Popen) -> list[int]:
 
 
 def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(
-    shards_dir, reference, tmp_path
+    quick_shards, reference, tmp_path
 ):
-    arguments = train_arguments(tmp_path, shards_dir, *SETTINGS)
+    arguments = train_arguments(tmp_path, quick_shards, *SETTINGS)
     both = start_two_processes(*arguments)
     # after step 6, before whose save the one of step 3 has ended
     wait_for_step(tmp_path, random.randint(7, STEPS - 6), both)
@@ -155,7 +160,9 @@ def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(
     assert_close_losses(tmp_path, reference)
 
 
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(shards_dir, reference, tmp_path):
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    quick_shards, reference, tmp_path
+):
     import shutil
 
     shutil.copytree(reference, tmp_path / "run")
@@ -163,7 +170,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(shards_dir, re
     for file in (newest / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    done = run("lvcg_jax.train", *train_arguments(tmp_path / "run", shards_dir, *SETTINGS))
+    done = run("lvcg_jax.train", *train_arguments(tmp_path / "run", quick_shards, *SETTINGS))
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"checkpoint {STEPS} cannot be read" in done.stderr
     rows = [

@@ -63,15 +63,14 @@ def test_paper_config_is_the_preprocessing_default():
     assert make_preprocess(get_config("paper")) == Preprocess()
 
 
-def test_accumulated_gradients_equal_one_batch(smoke, tmp_path):
+def test_accumulated_gradients_equal_one_batch(quick, tmp_path):
     """With layer norm a batch split in two micro-batches gives the same losses as the whole
     batch."""
     losses = []
     for accumulate in (1, 2):
-        config = smoke.copy_and_resolve_references()
+        config = quick.copy_and_resolve_references()
         config.model.norm, config.optim.accumulate, config.train.steps = "layer", accumulate, 6
         config.data.pack, config.optim.learning_rate = False, 1e-5
-        config.model.stage_features, config.model.stage_blocks = (8,), (1,)  # quick to compile
         train_and_evaluate(config, tmp_path / str(accumulate))
         losses.append(
             [r["loss"] for r in read_metrics(tmp_path / str(accumulate)) if r["kind"] == "train"]
@@ -79,18 +78,17 @@ def test_accumulated_gradients_equal_one_batch(smoke, tmp_path):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_other_choices_of_the_config_train_too(smoke, tmp_path):
+def test_other_choices_of_the_config_train_too(quick, tmp_path):
     """Moving average, rhythm loss, learnable Dower geometry, mean reduction, constant rate, padded
     slots, bf16; and of the published code: the anchor term, its GRU, norms of the embedding, decay
     of everything."""
-    smoke.optim.ema_decay, smoke.loss.lambda_rhythm, smoke.loss.reduction = 0.9, 1.0, "mean"
-    smoke.geometry.learnable, smoke.geometry.matrix, smoke.geometry.max_gain = True, "dower", 10.0
-    smoke.optim.schedule, smoke.data.pack, smoke.model.dtype = "constant", False, "bfloat16"
-    smoke.loss.lambda_base, smoke.optim.decay, smoke.model.embedding_norm = 1.0, "all", True
-    smoke.model.dynamics, smoke.model.dynamics_layers, smoke.model.padding = "zero", 2, "counted"
-    smoke.model.stage_features, smoke.model.stage_blocks = (8,), (1,)  # quick to compile
-    smoke.train.steps = 4
-    train_and_evaluate(smoke, tmp_path)
+    quick.optim.ema_decay, quick.loss.lambda_rhythm, quick.loss.reduction = 0.9, 1.0, "mean"
+    quick.geometry.learnable, quick.geometry.matrix, quick.geometry.max_gain = True, "dower", 10.0
+    quick.optim.schedule, quick.data.pack, quick.model.dtype = "constant", False, "bfloat16"
+    quick.loss.lambda_base, quick.optim.decay, quick.model.embedding_norm = 1.0, "all", True
+    quick.model.dynamics, quick.model.dynamics_layers, quick.model.padding = "zero", 2, "counted"
+    quick.train.steps = 4
+    train_and_evaluate(quick, tmp_path)
     rows = read_metrics(tmp_path)
     assert all(np.isfinite(list(row.values())[2:]).all() for row in rows)
     assert {"rhythm", "base"} <= rows[0].keys()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import commands
 from helpers.commands import ROOT
 
 from lvcg_jax import __version__
@@ -65,7 +66,7 @@ def lvcg(installed, tmp_path):
     """Runs `python -m lvcg_jax ARGUMENTS` in an empty folder, with the installed package only."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
-        environment = {**os.environ, "PYTHONPATH": str(installed)}
+        environment = commands.environment(quick=True) | {"PYTHONPATH": str(installed)}
         return subprocess.run(
             [sys.executable, "-m", "lvcg_jax", *arguments],
             cwd=tmp_path,
@@ -128,6 +129,7 @@ def test_a_record_has_its_report(lvcg, record):
 def test_a_preset_is_found_and_trained(lvcg, tmp_path):
     fields = {"train.steps": 2, "train.validate_every": 2, "train.checkpoint_every": 2}
     fields |= {"data.synthetic_patients": 12, "data.batch_size": 8, "train.validate_records": 8}
+    fields |= {"model.stage_features": (8,), "model.stage_blocks": (1,)}  # quick to compile
     flags = [f"--config.{name}={value}" for name, value in fields.items()]
     done = lvcg("train", "--config=configs/pretrain.py:smoke", *flags)
     assert done.returncode == 0, done.stderr[-3000:]
