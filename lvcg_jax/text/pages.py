@@ -2,6 +2,7 @@
 made it."""
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def command_line(name: str, argv: Sequence[str] | None) -> str:
     last name is shown."""
     words = sys.argv[1:] if argv is None else argv
     shown = [re.sub(r"(?<=[=:])/[^=:]*", lambda path: Path(path[0]).name, word) for word in words]
-    return " ".join([f"lvcg {name}", *shown])
+    return shlex.join(["lvcg", name, *shown])
 
 
 def shown(path: Path) -> str:
