@@ -21,7 +21,7 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.data import packing
-from lvcg_jax.data.mixture import MixedStream, Mixture
+from lvcg_jax.data.mixture import MixedStream, Mixture, shuffled
 
 # The usual number of slots is so many standard deviations above the mean number of beats: about one
 # batch of records in file order in a hundred needs more.
@@ -151,12 +151,8 @@ class BatchOrder:
         self.accumulate, self.groups = accumulate, groups
         epoch = len(counts) if stream is None else stream.epoch
         self.window = max(1, min(WINDOW_BATCHES, epoch // batch_size))
-        shuffled = (
-            grain.MapDataset.range(len(counts)).seed(seed).shuffle().repeat()
-            if stream is None
-            else grain.MapDataset.source(stream)
-        )
-        self.windows = shuffled.batch(self.window * batch_size, drop_remainder=True)
+        numbers = shuffled(len(counts), seed) if stream is None else grain.MapDataset.source(stream)
+        self.windows = numbers.batch(self.window * batch_size, drop_remainder=True)
         self._batches = lru_cache(maxsize=2)(self._share_window)
 
     def __len__(self) -> int:

@@ -84,8 +84,8 @@ class MixedStream:
         self.sizes, self.shares, self.epoch = sizes, shares, sum(shares)
         self._ends = np.cumsum(shares).tolist()
         self._firsts = (np.cumsum(sizes) - sizes).tolist()
-        self._slots = _shuffled(self.epoch, seed)
-        self._draws = [_shuffled(n, ticket(f"{seed}#{k}")) for k, n in enumerate(sizes)]
+        self._slots = shuffled(self.epoch, seed)
+        self._draws = [shuffled(n, ticket(f"{seed}#{k}")) for k, n in enumerate(sizes)]
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -105,7 +105,7 @@ class MixedStream:
         return self._firsts[k] + int(self._draws[k][position])
 
 
-def _shuffled(size: int, seed: int) -> grain.MapDataset:
+def shuffled(size: int, seed: int) -> grain.MapDataset:
     """The numbers below `size`, shuffled anew every time that all have been there."""
     return grain.MapDataset.range(size).seed(seed).shuffle().repeat()
 

@@ -266,7 +266,7 @@ class LVCG:
           Another model, with as many numbers more in the structure part of its embeddings.
 
         Raises:
-          InputError: the shards have another preprocessing, or fewer records than modes.
+          InputError: the shards have another preprocessing, or no two records with all leads.
         """
         shards.require_preprocess(self.preprocess)
         config = self.config.copy_and_resolve_references()

@@ -216,7 +216,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
         "name": name,
         "sha256": hashlib.sha256(data).hexdigest(),
         "checkpoint": trained.checkpoint,
-        "step": int(trained.checkpoint.rpartition("#")[0].rpartition("@")[2]),
+        "step": trained.step,
         "parameters": sum(math.prod(x.shape) for x in jax.tree.leaves(held["params"])),
         "parts": trained.part_sizes,
         "corpora": known,

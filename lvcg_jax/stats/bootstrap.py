@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.special import expit, logit, stdtrit
 
+STEEPEST = 4.0  # half an interval on the logit scale, at most
 SUMMARY = ("mean", "low", "high", "median", "median_low", "median_high")
 
 
@@ -72,9 +73,6 @@ class PatientBootstrap:
             medians[block][some] = np.nanmedian(each[drawn[some]], axis=1)
         found = (values[known].mean(), *interval(means), np.nanmedian(each), *interval(medians))
         return dict(zip(SUMMARY, map(float, found), strict=True))
-
-
-STEEPEST = 4.0  # half an interval on the logit scale, at most
 
 
 def interval(samples: np.ndarray, level: float = 0.95) -> tuple[float, float]:
