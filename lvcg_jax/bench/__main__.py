@@ -6,8 +6,9 @@ measured in one run.
 peak        matrix multiplication, the best of some sizes
 train       one optimiser step                 embed    the embeddings of one batch
 packaged    the embeddings of one batch by each of the weights that the package carries
-derive      nine leads from II, V2 and V5, by the network and by the Gaussian model of the beat:
-            a record alone and many, and how many times as long as embedding them that takes
+derive      nine leads from II, V2 and V5, by the network, by the Gaussian model of the beat and, if
+            records are prepared as it needs them, by lvcg_field: a record alone and many, and how
+            many times as long as embedding them that takes
 input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
 
@@ -67,7 +68,7 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.flops import model_flops
 from lvcg_jax.reconstruct import gaussian_beat
 from lvcg_jax.reconstruct.lead_method import signal_of
-from lvcg_jax.reconstruct.methods import choose_eps, make_methods
+from lvcg_jax.reconstruct.methods import FIELD, choose_eps, field_fits, make_methods
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.checkpoint import Checkpoints
@@ -328,12 +329,13 @@ def bench_derive(bench: Bench) -> dict:
     shown = lead_mask(np.isin(LEADS, SHOWN))
     few = [w | {"visible": shown, "signal": signal_of(w)} for w in every]
     line = {"source": shards.metadata["corpus"], "records": len(every)}
+    names = ["lvcg", gaussian_beat.NAME, *([FIELD] if field_fits(shards.preprocess) else [])]
     for kind, count in (("one_record", 1), ("bulk", len(every))):
         sizes = (model.max_beats, 1) if count == 1 else ()
         calls = {
             "embed": lambda count=count, sizes=sizes: model.embed_windows(every[:count], *sizes)
         }
-        for name in ("lvcg", gaussian_beat.NAME):
+        for name in names:
             (method,) = make_methods([name], model, choose_eps(None, model), *sizes)
             method.fit(every)
             calls[name] = lambda method=method, count=count: method.predict(few[:count])

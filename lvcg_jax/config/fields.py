@@ -56,6 +56,7 @@ CHOICES = {
     "loss.vcg_source": ("encoded", "predicted"),
     "optim.decay": ("kernels", "all"),
     "optim.schedule": ("cosine", "constant"),
+    "optim.batch_rule": ("none", "sqrt", "linear"),
 }
 
 

@@ -130,8 +130,12 @@ def choose_names(text: str, preprocess: Preprocess) -> list[str]:
     otherwise than it needs."""
     if text != "all":
         return check_methods(text.split(","))
-    fits = PACKAGED.is_file() and open_network(FIELD, PACKAGED).fits(preprocess)
-    return [*([FIELD] if fits else []), *METHODS]
+    return [*([FIELD] if field_fits(preprocess) else []), *METHODS]
+
+
+def field_fits(preprocess: Preprocess) -> bool:
+    """Whether records that are prepared like this can be given to the packaged network."""
+    return PACKAGED.is_file() and open_network(FIELD, PACKAGED).fits(preprocess)
 
 
 def load_learned(texts: Sequence[str]) -> list[TrainedLeads]:

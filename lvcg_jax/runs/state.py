@@ -32,17 +32,23 @@ class TrainState:
         return self.ema_params or self.params
 
 
+PAPER_BATCH = 64  # records a step, which the paper's learning rate belongs to
+BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}  # by optim.batch_rule
+
+
 def make_schedule(config) -> optax.Schedule:
     """Linear warm-up to the full rate at step `warmup_steps`, then cosine to zero at the last step,
     or constant."""
     optim, steps = config.optim, config.train.steps
     warmup = min(optim.warmup_steps, steps)
+    times = config.data.batch_size / PAPER_BATCH
+    full_rate = optim.learning_rate * times ** BATCH_POWERS[optim.batch_rule]
 
     def schedule(count):  # updates done so far
         rising = jnp.minimum(1.0, (count + 1) / max(warmup, 1))
         done = jnp.clip((count + 1 - warmup) / max(steps - warmup, 1), 0.0, 1.0)
         falling = 0.5 * (1.0 + jnp.cos(jnp.pi * done)) if optim.schedule == "cosine" else 1.0
-        return optim.learning_rate * rising * falling
+        return full_rate * rising * falling
 
     return schedule
 

@@ -201,3 +201,11 @@ def test_a_train_step_moves_everything_trained_and_its_moving_average():
     )
     assert state.eval_params is state.ema_params
     assert state.replace(ema_params={}).eval_params is state.params
+
+
+@pytest.mark.parametrize(("rule", "times"), [("none", 1.0), ("sqrt", 4.0), ("linear", 16.0)])
+def test_the_rate_follows_the_batch_as_the_config_says(rule, times):
+    config = get_config("paper")
+    config.data.batch_size, config.optim.batch_rule = 1024, rule
+    config.optim.warmup_steps = 0
+    assert float(make_schedule(config)(0)) == pytest.approx(times * 5e-4, rel=1e-4)
