@@ -15,6 +15,7 @@ from data_prep.base.memory import keep_freed_memory
 COMMANDS = {
     "Data": {
         "synthetic": ("data_prep.synthetic", "write a synthetic ECG corpus, to try things out"),
+        "convert": ("data_prep.convert", "write one ECG file of any format as a WFDB record"),
         "build": ("data_prep.build", "turn records into shards of beats"),
         "verify": ("data_prep.verify", "check that a data set is whole and sound"),
         "inspect": ("data_prep.inspect", "show what a data set holds of one record"),

@@ -87,3 +87,13 @@ def _number(text: str, kind: type, good: Callable, wanted: str):
     if value is None or not good(value):
         raise argparse.ArgumentTypeError(f"'{text}' is not {wanted}")
     return value
+
+
+RECORD_FLAGS = {  # of commands that read a file of any format: what the file may not say
+    "rate": {"type": positive_float, "help": "samples a second, where the file does not say"},
+    "unit": {"help": "mV, uV or V, where the file does not say"},
+    "lead_names": {
+        "metavar": "I,II,V2",
+        "help": "lead of each column, where the file does not say; CH1=I,CH2=II renames columns",
+    },
+}

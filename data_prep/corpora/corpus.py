@@ -26,6 +26,7 @@ CORPORA = {  # name -> module
     "wfdb": "wfdb_folder",
     "synthetic": "synthetic_folder",
     "arrays": "arrays",
+    "files": "mixed_folder",
     "ptbxl": "ptbxl",
     "mimic": "mimic",
     "cpsc2018": "cpsc2018",
@@ -62,14 +63,25 @@ class Corpus:
     # what the user should know about the listing, one line each
     notes: list[str] = field(default_factory=list)
 
+    # what readers noted of records that were loaded -> number of records
+    noted: Counter[str] = field(default_factory=Counter)
+
     def load(self, ref: RecordRef) -> Record:
         """Reads the signal of one record."""
         wave = self.read(ref)
+        self.noted.update(wave.notes)
         ids = (ref.record_id, ref.patient_id)
-        more = (ref.path, wave.defects, wave.info, wave.annotations)
+        more = (ref.path, wave.defects, wave.info, wave.annotations, wave.notes)
         return Record(
             *ids, wave.signal, wave.rate, wave.leads, ref.labels, ref.split, self.name, *more
         )
+
+    def all_notes(self) -> list[str]:
+        """Notes on the listing and on the records that were loaded."""
+        return self.notes + [
+            note if count == 1 else f"{note} ({count} records)"
+            for note, count in self.noted.items()
+        ]
 
 
 def list_headers(raw: Path) -> dict[str, Path]:

@@ -35,6 +35,8 @@ class Record:
     info: dict[str, str] = field(default_factory=dict)  # what else the files say: age, sex, codes
     # lead -> wave -> int [k,3], see corpora/ludb.py
     annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    # what the user should know of how it was read, one line each
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -47,3 +49,4 @@ class Waveform:
     defects: list[str] = field(default_factory=list)
     info: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)

@@ -2,9 +2,13 @@
 
 import io
 import math
+import os
 import re
+import stat
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +16,17 @@ from data_prep.base.errors import InputError
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 from data_prep.ecg.record import Record, RecordRef, Waveform
+from data_prep.formats.aecg import read_aecg
+from data_prep.formats.content import kind_of
+from data_prep.formats.dicom import read_dicom
 from data_prep.formats.edf import read_edf
+from data_prep.formats.ishne import read_ishne
+from data_prep.formats.lead_names import Naming
 from data_prep.formats.mat_files import read_struct
+from data_prep.formats.muse import read_muse
+from data_prep.formats.philips import read_philips
+from data_prep.formats.phones import read_apple, read_kardia
+from data_prep.formats.scp import read_scp
 from data_prep.formats.wfdb_files import (
     LARGEST_VALUES,
     MILLIVOLTS,
@@ -24,6 +37,43 @@ from data_prep.formats.wfdb_files import (
 
 MANIFEST = "records.csv"  # lists the files of a folder, see corpora/arrays.py
 LARGEST_FILE = 2**31
+ENDINGS = {  # that say what a file is; with any other its content does
+    ".npy": "npy",
+    ".npz": "npz",
+    ".csv": "text",
+    ".tsv": "text",
+    ".txt": "text",
+    ".edf": "edf",
+    ".bdf": "edf",
+    ".hea": "wfdb",
+    ".dat": "wfdb",
+    ".mat": "wfdb",
+}
+
+
+class Format(NamedTuple):
+    """A kind of file: its name for people, what of it is not read, and the function that reads it
+    (None: it needs more than a path and an id)."""
+
+    name: str
+    lost: str
+    read: Callable[[str, str], Waveform] | None = None
+
+
+FORMATS = {
+    "npy": Format("numpy array", "nothing"),
+    "npz": Format("numpy arrays", "arrays other than signal, rate, unit and leads"),
+    "text": Format("table of text", "columns that are no leads"),
+    "edf": Format("EDF or BDF", "annotations, patient data, signals of another rate"),
+    "wfdb": Format("WFDB", "annotation files and comments"),
+    "dicom": Format("DICOM", "patient data, annotations, other groups", read_dicom),
+    "muse": Format("GE MUSE XML", "patient data, median beats, statements", read_muse),
+    "philips": Format("Philips XML", "patient data, mean beats, statements", read_philips),
+    "aecg": Format("HL7 aECG", "patient and trial data, annotations, other strips", read_aecg),
+    "scp": Format("SCP-ECG", "patient data, reference beat, statements", read_scp),
+    "ishne": Format("ISHNE", "patient data, dates, the block behind the header", read_ishne),
+    "kardia": Format("Kardia JSON", "patient data, the filtered signal, the result", read_kardia),
+}
 
 
 class NotSaid(InputError):
@@ -39,8 +89,9 @@ def read_any(
 ) -> Record:
     """One record from any file that this project reads.
 
-    These are .npy, .npz, .csv, .edf, .bdf, WFDB (.hea, .dat, .mat or no suffix) and the .mat struct
-    of the original CPSC 2018. `leads` chooses among the leads that the file names.
+    The endings .npy, .npz, .csv, .tsv, .txt, .edf, .bdf, .hea, .dat and .mat say what a file is;
+    with any other its content does (FORMATS). `leads` chooses among the leads that the file names,
+    names the columns of a file that names none, or renames them: 'CH1=I,CH2=II'.
     """
     record_id = record_id or Path(path).stem
     names = split_leads(leads) if isinstance(leads, str) else list(leads or [])
@@ -51,31 +102,89 @@ def read_any(
         unit,
         names or None,
     )
-    more = (str(path), wave.defects, wave.info, wave.annotations)
+    more = (str(path), wave.defects, wave.info, wave.annotations, wave.notes)
     return Record(record_id, record_id, wave.signal, wave.rate, wave.leads, {}, None, "file", *more)
 
 
 def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Waveform:
-    """Reads one file by its suffix; a rate, unit or leads that are given must agree with the
-    file."""
-    suffix = Path(path).suffix.lower()
-    leads = list(leads) if leads else None
-    if suffix in (".npy", ".npz"):
-        signal, said = _read_numpy(path, suffix, record_id)
-    elif suffix in (".csv", ".tsv", ".txt"):
-        signal, said = _read_text(path, record_id)
-    elif suffix in (".edf", ".bdf"):
-        edf = read_edf(path, record_id)
-        signal, said = edf.signal, {"rate": edf.rate, "leads": edf.names, "units": edf.units}
-    elif suffix in (".xml", ".dcm", ".scp", ".pdf", ".h5", ".hdf5", ".parquet"):
-        raise InputError(
-            f"record {record_id}: {suffix} files are not read: convert to .npy, .csv, .edf or WFDB"
-        )
+    """Reads one file by its ending or, where that says nothing, by its content; a rate, unit or
+    leads that are given must agree with the file."""
+    kind = file_kind(path, record_id)
+    naming = Naming(leads, record_id)
+    if kind == "wfdb":
+        wave = _read_wfdb(path, record_id, naming)
+    elif kind in ("npy", "npz", "text", "edf"):
+        return _read_array(path, kind, record_id, rate, unit, naming)
     else:
-        return _read_wfdb(path, record_id, rate, leads)
+        wave = _read_device(path, FORMATS[kind], record_id, naming)
+    _agree(rate, wave.rate, "rate", record_id)
+    if naming.by_place:
+        chosen = _choose(wave.signal, wave.leads, None, naming.by_place, record_id)
+        wave.signal, wave.leads, _ = chosen
+    wave.notes += naming.notes
+    return wave
+
+
+def file_kind(path: str, record_id: str) -> str:
+    """What a file is, a key of FORMATS; an InputError if it cannot be read as an ECG."""
+    suffix = Path(path).suffix.lower()
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as error:  # perhaps the name of a WFDB record
+        if suffix in ENDINGS or not suffix or os.path.exists(f"{path}.hea"):
+            return ENDINGS.get(suffix, "wfdb")
+        reason = getattr(error, "strerror", None) or "bad name"
+        raise InputError(f"record {record_id}: cannot read {path} ({reason})") from None
+    if suffix not in ENDINGS and os.path.exists(f"{path}.hea"):
+        return "wfdb"
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
+        raise InputError(f"record {record_id}: cannot read {path} ({what})")
+    try:
+        return ENDINGS.get(suffix) or kind_of(path, record_id)
+    except OSError as error:
+        raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
+
+
+def _read_device(path: str, form: Format, record_id: str, naming: Naming) -> Waveform:
+    """A file of a device, with the twelve leads under their names."""
+    try:
+        wave = form.read(path, record_id)
+        read_rate(wave.rate, record_id)
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
+    except Exception as error:  # a damaged file may break a reader anywhere
+        raise InputError(
+            f"record {record_id}: {Path(path).name} is a damaged {form.name} file"
+            f" ({first_line(error, 80)})"
+        ) from None
+    names = naming.rename(wave.leads)
+    units = ["mV"] * len(names)
+    wave.signal, wave.leads = to_millivolts(wave.signal, names, units, record_id)
+    return wave
+
+
+def _read_array(path: str, kind: str, record_id: str, rate, unit, naming: Naming) -> Waveform:
+    """An array, a table or EDF, for which the caller says what the file does not."""
+    if kind == "text":
+        signal, said = _read_text(path, record_id, naming, rate)
+    elif kind == "edf":
+        edf = read_edf(path, record_id, naming.rename)
+        signal, said = edf.signal, {"rate": edf.rate, "leads": edf.names, "units": edf.units}
+    else:
+        signal, said = _read_numpy(path, kind, record_id)
+        if said.get("leads"):
+            said["leads"] = naming.rename(said["leads"])
+        elif naming.by_name:
+            raise InputError(
+                f"record {record_id}: the columns of {Path(path).name} have no names to rename:"
+                " give the leads in their order, as I,II,V2"
+            )
     # leads that are given choose among the named columns of a table; those of an array must agree
-    rate = _agree(rate, said.get("rate"), "rate", record_id)
-    if said.get("leads") and leads and suffix != ".npz":
+    rate, leads = _agree(rate, said.get("rate"), "rate", record_id), naming.by_place
+    if said.get("leads") and leads and kind != "npz":
         signal, names, units = _choose(signal, said["leads"], said.get("units"), leads, record_id)
     else:
         names = _agree(leads, said.get("leads"), "leads", record_id)
@@ -87,15 +196,16 @@ def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Wa
             raise InputError(f"record {record_id}: unit {unit[:20]!r} is no voltage: give mV or uV")
         units = [unit] * len(names)
     signal, names = to_millivolts(signal, names, units, record_id)
-    return Waveform(signal, rate, names)
+    return Waveform(signal, rate, names, notes=naming.notes)
 
 
 def _agree(given, said, what: str, record_id: str):
     """A property of a record that is given, or stated in the file, or both alike."""
     if given is None and said is None:
+        flag = "lead_names" if what == "leads" else what
         raise NotSaid(
             f"record {record_id}: its {what} is not known:"
-            f" give it in the column {what} of {MANIFEST}"
+            f" give it in the column {what} of {MANIFEST}, or as --{flag}"
         )
     if given is not None and said is not None and given != said:
         raise InputError(
@@ -150,31 +260,26 @@ def _choose(signal, there: list[str], units, leads: list[str], record_id: str):
     if absent:
         raise InputError(
             f"record {record_id}: it has no lead {absent[0][:20]!r}"
-            f" (found: {', '.join(there)[:80]})"
+            f" (found: {', '.join(there)[:80]}; --lead_names=NAME=LEAD renames)"
         )
     chosen = [places[canonical(name) or name] for name in leads]
     return signal[:, chosen], [there[i] for i in chosen], units and [units[i] for i in chosen]
 
 
-def _read_wfdb(path: str, record_id: str, rate, leads) -> Waveform:
+def _read_wfdb(path: str, record_id: str, naming: Naming) -> Waveform:
     """One record by the name of any of its files; a .mat without a header is a struct of CPSC
     2018."""
     stem = re.sub(r"\.(hea|dat|mat)$", "", path, flags=re.IGNORECASE)
     if path.lower().endswith(".mat") and not Path(f"{stem}.hea").exists():
-        wave = read_struct(RecordRef(record_id, record_id, None, {}, stem))
-    else:
-        record = read_wfdb_record(stem, record_id)
-        wave = Waveform(record.signal, record.rate, record.names, record.defects)
-    _agree(rate, wave.rate, "rate", record_id)
-    if leads:
-        wave.signal, wave.leads, _ = _choose(wave.signal, wave.leads, None, leads, record_id)
-    return wave
+        return read_struct(RecordRef(record_id, record_id, None, {}, stem))
+    record = read_wfdb_record(stem, record_id, rename=naming.rename)
+    return Waveform(record.signal, record.rate, record.names, record.defects)
 
 
-def _read_numpy(path: str, suffix: str, record_id: str) -> tuple[np.ndarray, dict]:
+def _read_numpy(path: str, kind: str, record_id: str) -> tuple[np.ndarray, dict]:
     """The array of a .npy or .npz file, and what an .npz says of its rate, unit and leads."""
     try:
-        if suffix == ".npy":
+        if kind == "npy":
             signal, said = _map_array(path), {}
         else:
             signal, said = _read_npz(path, record_id)
@@ -216,8 +321,9 @@ def _read_npz(path: str, record_id: str) -> tuple[np.ndarray, dict]:
     if key is None:
         raise InputError(f"record {record_id}: {Path(path).name} has no array named signal")
     said: dict = {}
-    if "rate" in held:
-        said["rate"] = read_rate(held["rate"].flat[0], record_id)
+    rate = next((name for name in ("rate", "fs", "sampling_rate") if name in held), None)
+    if rate:
+        said["rate"] = read_rate(held[rate].flat[0], record_id)
     if "unit" in held:
         said["unit"] = str(held["unit"].flat[0])
     if "leads" in held:
@@ -240,10 +346,13 @@ def _load_array(data: bytes) -> np.ndarray:
     return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
 
 
-def _read_text(path: str, record_id: str) -> tuple[np.ndarray, dict]:
-    """A table of numbers with or without a row of names; empty cells are gaps.
+def _read_text(
+    path: str, record_id: str, naming: Naming, rate: float | None
+) -> tuple[np.ndarray, dict]:
+    """A table of numbers with or without a row of names, or an ECG of Apple Health.
 
-    Columns are separated by commas, semicolons or tabs.
+    Columns are separated by commas, semicolons or tabs; empty cells are gaps. A column of times
+    says the rate, unless `rate` is given.
     """
     try:
         if Path(path).stat().st_size > LARGEST_FILE:
@@ -251,6 +360,9 @@ def _read_text(path: str, record_id: str) -> tuple[np.ndarray, dict]:
         text = decode(Path(path).read_bytes())
     except OSError as error:
         raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
+    apple = read_apple(text)
+    if apple is not None:
+        return apple
     lines = [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not lines:
         raise InputError(f"record {record_id}: {path} is empty")
@@ -276,13 +388,47 @@ def _read_text(path: str, record_id: str) -> tuple[np.ndarray, dict]:
     signal = np.array(rows, np.float64).reshape(-1, len(first))
     if names is None:
         return signal, {}
-    # columns that are not leads (time, sample numbers) are left out
-    keep = [i for i, name in enumerate(names) if canonical(name)]
+    # a column of times gives the rate; others that are no leads are left out
+    said: dict = {}
+    time = next((i for i, name in enumerate(names) if _TIME.match(name)), None)
+    if time is not None:
+        said["rate"] = _rate_of_times(signal[:, time], names[time], rate, naming.notes)
+    columns = [i for i in range(len(names)) if i != time]
+    leads = dict(zip(columns, naming.rename([names[i] for i in columns]), strict=True))
+    keep = [i for i in columns if canonical(leads[i])]
     if not keep:
         raise InputError(
-            f"record {record_id}: none of its columns is a standard lead: {', '.join(names)[:80]}"
+            f"record {record_id}: none of its columns is a standard lead: {', '.join(names)[:80]};"
+            " name them: --lead_names=COLUMN=I,..."
         )
-    return signal[:, keep], {"leads": [names[i] for i in keep]}
+    said["leads"] = [leads[i] for i in keep]
+    units = [_UNIT.search(names[i]) for i in keep]
+    if all(units):
+        said["units"] = [unit[1] for unit in units]
+    return signal[:, keep], said
+
+
+_TIME = re.compile(r"(time|t|seconds?|secs?|ms|elapsed)([\W_]|$)", re.IGNORECASE)
+_MILLISECONDS = re.compile(r"(?<![a-z])ms(?![a-z])|milli", re.IGNORECASE)
+_UNIT = re.compile(r"[(\[]\s*([mun\u00b5\u03bc]?V)\s*[)\]]\s*$", re.IGNORECASE)
+
+
+def _rate_of_times(
+    times: np.ndarray, name: str, given: float | None, notes: list[str]
+) -> float | None:
+    """The rate that a column of times in seconds or, if its name says so, milliseconds shows. None
+    if its steps are uneven, or so large that they are no seconds. A rate that is given counts more.
+    """
+    seconds = times / 1000 if _MILLISECONDS.search(name) else times
+    with np.errstate(all="ignore"):
+        step = (seconds[-1] - seconds[0]) / max(1, len(seconds) - 1)
+        uneven = np.abs(seconds - seconds[0] - step * np.arange(len(seconds)))
+        if not 1e-5 <= step <= 0.1 or not (uneven < 0.75 * step).all():
+            return given
+    rate = round(1 / step) if abs(step * round(1 / step) - 1) < 5e-4 else 1 / step
+    if given is not None and abs(given / rate - 1) > 1e-3:
+        notes.append(f"its column {name} shows {rate:g} Hz; {given:g} Hz were given and are used")
+    return float(rate) if given is None else given
 
 
 def _is_number(cell: str, comma: bool) -> bool:

@@ -7,8 +7,8 @@ are checked here before it is called, and the limits before its values are used.
 
 import math
 import os
-import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +31,8 @@ class Edf:
     units: list[str]
 
 
-def read_edf(path: str | Path, record_id: str) -> Edf:
-    """The signals that have the rate of the ECG leads; 'ECG V1' and 'EKG V1' are named 'V1'."""
+def read_edf(path: str | Path, record_id: str, rename: Callable[[list[str]], list[str]]) -> Edf:
+    """The signals that have the rate of the ECG leads, under the names that `rename` gives."""
     path = Path(path)
     try:
         with open(path, "rb") as file:
@@ -44,7 +44,7 @@ def read_edf(path: str | Path, record_id: str) -> Edf:
             signals = read(path, header_encoding="latin-1").signals
     except OSError as error:
         raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
-    names = [_lead_name(signal.label) for signal in signals]
+    names = rename([signal.label.strip() for signal in signals])
     per_block = [signal.samples_per_data_record for signal in signals]
     chosen = _same_rate(names, per_block, record_id)
     columns = []
@@ -113,17 +113,13 @@ def _check_limits(signal: edfio.EdfSignal, name: str, lead: str, record_id: str)
         )
 
 
-def _lead_name(label: str) -> str:
-    plain = re.sub(r"^(ecg|ekg)[\s_\-]*", "", label.strip(), flags=re.IGNORECASE)
-    return plain if canonical(plain) else label.strip()
-
-
 def _same_rate(names: list[str], per_block: list[int], record_id: str) -> list[int]:
     """Indices of the signals that are sampled as often as the ECG leads."""
     leads = [i for i, name in enumerate(names) if canonical(name)]
     if not leads:
         raise InputError(
-            f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]}"
+            f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]};"
+            " name them: --lead_names=SIGNAL=I,..."
         )
     if len({per_block[i] for i in leads}) > 1 or per_block[leads[0]] == 0:
         raise InputError(f"record {record_id}: its leads have different sampling rates")

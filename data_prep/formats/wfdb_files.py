@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +18,7 @@ from types import ModuleType
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 
@@ -131,8 +132,11 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
 
 def header_text(stem: str | Path, record_id: str) -> str:
     """The text of STEM.hea."""
+    path = Path(f"{stem}.hea")
     try:
-        return decode(Path(f"{stem}.hea").read_bytes())
+        if path.exists() and not path.is_file():
+            raise OSError(0, "no ordinary file")
+        return decode(path.read_bytes())
     except OSError as error:
         raise InputError(
             f"record {record_id}: cannot read its header {stem}.hea ({error.strerror})"
@@ -184,13 +188,16 @@ def _channel(line: str, record_id: str) -> Channel:
 
 
 def read_wfdb_record(
-    stem: str | Path, record_id: str | None = None, fast: bool = True
+    stem: str | Path,
+    record_id: str | None = None,
+    fast: bool = True,
+    rename: Callable[[list[str]], list[str]] = list,
 ) -> WfdbRecord:
     """One record in mV, leads named as in the header; channels that are neither voltage nor lead
     are left out.
 
     Plain 16-bit files are read directly; every other format (and everything with fast=False) goes
-    through the wfdb package.
+    through the wfdb package. `rename` may give the channels other names.
     """
     record_id = record_id or Path(stem).name
     header = read_header(stem, record_id)
@@ -205,7 +212,7 @@ def read_wfdb_record(
     else:
         _check_sizes(os.path.dirname(stem), header, record_id)
         signal, names, units = _read_with_wfdb(stem, record_id)
-    signal, names = to_millivolts(signal, names, units, record_id)
+    signal, names = to_millivolts(signal, rename(names), units, record_id)
     return WfdbRecord(signal, header.rate, names, header.comments, defects)
 
 
@@ -253,6 +260,8 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
     for group in groups:
         path, width, offset = os.path.join(folder, group[0].file), len(group), group[0].offset
         try:
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise ValueError  # a pipe or device may never end
             with open(path, "rb") as file:
                 held = max(0, os.fstat(file.fileno()).st_size - offset) // 2
                 count = held if header.samples is None else header.samples * width
@@ -260,7 +269,7 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
                     file, "<i2", min(count, held, LARGEST_VALUES), offset=offset if held else 0
                 )
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "bad name"
+            reason = getattr(error, "strerror", None) or "no ordinary file"
             raise InputError(
                 f"record {record_id}: cannot read its signal file {path} ({reason})"
             ) from None
@@ -300,6 +309,36 @@ def checksums(adc: np.ndarray) -> list[int]:
     ).reshape(64, -1)
     rest = np.add.reduce(adc[whole:], axis=0, dtype=np.uint16)
     return np.add(np.add.reduce(sums, axis=0, dtype=np.uint16), rest).tolist()
+
+
+GAINS = tuple(digit * 10.0**power for power in range(6, -4, -1) for digit in (5, 2, 1))
+
+
+def write_wfdb(
+    stem: str | Path, signal: np.ndarray, rate: float, names: Sequence[str]
+) -> tuple[float, float]:
+    """Writes STEM.dat and STEM.hea in format 16, each column of [T,c] in mV as finely as it fits.
+
+    Returns the largest step of a column and the largest rounding error, in uV. NaN is stored as the
+    value that stands for a missing sample.
+    """
+    stem, lines = Path(stem), []
+    low, high = np.nan_to_num(np.fmin.reduce(signal)), np.nan_to_num(np.fmax.reduce(signal))
+    middle, half = (low + high) / 2.0, np.maximum((high - low) / 2.0, 1e-3)
+    most = np.minimum(32_000 / half, 8e6 / np.maximum(np.abs(middle), 1e-3))
+    gain = np.array([next(gain for gain in GAINS if gain <= limit) for limit in most.tolist()])
+    zero = -np.round(middle * gain)
+    exact = signal.astype(np.float64) * gain + zero
+    adc = np.where(np.isnan(exact), -32768, np.round(exact)).astype("<i2")
+    for name, g, z, first, total in zip(names, gain, zero, adc[0], checksums(adc), strict=True):
+        signed = total - 65536 if total > 32767 else total
+        line = f"{stem.name}.dat 16 {g:g}({z:.0f})/mV 16 0 {first} {signed} 0"
+        lines.append(f"{line} {canonical(name) or ' '.join(name.split())}")
+    head = f"{stem.name} {len(names)} {rate:.10g} {len(adc)}"
+    write_whole(f"{stem}.dat", adc.tobytes())
+    write_whole(f"{stem}.hea", "\n".join([head, *lines, ""]))
+    error = np.fmax.reduce(np.abs(exact - adc) / gain, axis=None, where=~np.isnan(exact), initial=0)
+    return 1000 / float(gain.min()), 1000 * float(error)
 
 
 @contextlib.contextmanager
@@ -378,7 +417,8 @@ def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> N
     known = [lead for lead in leads if lead]
     if not known:
         raise InputError(
-            f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]}"
+            f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]};"
+            " name them: --lead_names=SIGNAL=I,..."
         )
     if len(set(known)) != len(known):
         twice = next(lead for lead in known if known.count(lead) > 1)

@@ -3,6 +3,7 @@ lvcg_jax/embed/table.py).
 
     lvcg embed --checkpoint=RUN --data=SHARDS --out=embeddings.parquet
     lvcg embed --checkpoint=RUN --wfdb=FOLDER --leads=I,II,V2 --rows=record --out=embeddings.npz
+    lvcg embed --folder=FOLDER --labels=labels.csv --out=embeddings.parquet
     lvcg embed --record=ecg.npy --rate=500 --unit=uV --lead_names=I,II,V2 --out=one.npz
 
 Raw records may have any rate, length and leads; they go through the preprocessing of the
@@ -46,7 +47,8 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="FOLDER",
         help="or all WFDB records below a folder (labels.csv, if there, gives the labels),",
     )
-    add("--record", metavar="FILE", help="or one file: WFDB, .edf, .bdf, .npy, .npz, .csv")
+    add("--folder", metavar="FOLDER", help="or all records below a folder, in any formats,")
+    add("--record", metavar="FILE", help="or one file of any format that is read (docs/formats.md)")
     add("--out", required=True, metavar="FILE", help="table to write: .parquet or .npz")
     add(
         "--leads",
@@ -67,15 +69,20 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="SEED",
         help="the control: the run's model with random weights",
     )
-    add_shared(parser.add_argument_group("of --record"), "rate", "unit", "lead_names")
+    add("--labels", metavar="CSV", help="labels of --folder (default FOLDER/labels.csv, if there)")
+    add_shared(parser.add_argument_group("of --record and --folder"), "rate", "unit", "lead_names")
     args = parser.parse_args(argv)
 
     # flags that go together, or do not
-    given = [f"--{name}" for name in ("data", "wfdb", "record") if getattr(args, name) is not None]
+    sources = ("data", "wfdb", "folder", "record")
+    given = [f"--{name}" for name in sources if getattr(args, name) is not None]
     if len(given) != 1:
         raise InputError(
-            f"give one of --data, --wfdb and --record, not {' and '.join(given) or 'none'}"
+            "give one of --data, --wfdb, --folder and --record,"
+            f" not {' and '.join(given) or 'none'}"
         )
+    if args.labels is not None and args.folder is None:
+        raise InputError("--labels is for --folder: other sources have their labels with them")
     if check_ending(args.out) != ".npz" and args.tokens:
         raise InputError(f"--tokens needs an --out that ends in .npz, not {args.out}")
     if args.random_weights is not None and args.data is None:
@@ -83,7 +90,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
             "--random_weights needs --data: its norm statistics are measured on the training split"
         )
     for name in ("rate", "unit", "lead_names"):
-        if getattr(args, name) is not None and args.record is None:
+        if getattr(args, name) is not None and args.record is None and args.folder is None:
             raise InputError(f"--{name} is for --record: other sources say it themselves")
     args.leads = parse_leads(args.leads) if args.leads is not None else None
     return args
@@ -97,6 +104,9 @@ def main(argv: list[str] | None = None) -> int:
         read_metadata(args.data)
     elif args.wfdb is not None:
         corpus = open_corpus("wfdb", args.wfdb)
+    elif args.folder is not None:
+        names = ("labels", "rate", "unit", "lead_names")
+        corpus = open_corpus("files", args.folder, {name: getattr(args, name) for name in names})
     else:
         corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
     check_place(Path(args.out))
@@ -117,6 +127,7 @@ def main(argv: list[str] | None = None) -> int:
             table = embed_dataset(model, args.data, **options)
         else:
             table = embed_corpus(model, corpus, **options)
+            print("".join(f"note: {note}\n" for note in corpus.all_notes()), end="")
         save_table(args.out, table)
     finally:
         listed = write_failures(args.out, failures)

@@ -342,7 +342,8 @@ def read_visible(args: argparse.Namespace) -> tuple[Record, list[str], list[str]
     return (
         record,
         visible,
-        [f"the record has no lead {', '.join(gone)}; the others are used."] if gone else [],
+        record.notes
+        + ([f"the record has no lead {', '.join(gone)}; the others are used."] if gone else []),
     )
 
 

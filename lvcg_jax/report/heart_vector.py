@@ -130,7 +130,8 @@ def open_view(
             f"record {record.record_id}: lead {lost[0]} is flat or unusable here"
             f" ({', '.join(why)}): leave it out of --leads"
         )
-    notes = [f"Not used, flat or with gaps: {', '.join(lost)}."] if lost else []
+    notes = [f"{note[0].upper()}{note[1:]}." for note in record.notes]
+    notes += [f"Not used, flat or with gaps: {', '.join(lost)}."] if lost else []
     mv = np.where(
         visible[:, None], window.signal * window.scale[:, None] + window.offset[:, None], 0.0
     )

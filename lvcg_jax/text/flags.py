@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from data_prep.base.command import positive_float, positive_int
+from data_prep.base.command import RECORD_FLAGS, positive_int
 from data_prep.base.errors import InputError
 
 
@@ -53,13 +53,7 @@ SHARED = {
         "metavar": "LEADS",
         "help": "visible leads, e.g. II,V2,V5; may be repeated",
     },
-    "rate": {"type": positive_float, "help": "samples a second, where the file does not say"},
-    "unit": {"help": "mV, uV or V, where the file does not say"},
-    "lead_names": {
-        "metavar": "I,II,V2",
-        "help": "lead of each column, where the file does not say",
-    },
-}
+} | RECORD_FLAGS
 
 
 def add_shared(parser, *names: str, **defaults) -> None:

@@ -144,7 +144,7 @@ MISTAKES = {
         "none of its columns is a standard lead: time, x",
     ),
     "empty text": ("empty.csv", ALL, "is empty"),
-    "DICOM": ("a.dcm", ALL, ".dcm files are not read: convert"),
+    "absent file of a device": ("a.dcm", ALL, "cannot read .*a.dcm .No such file"),
 }
 
 

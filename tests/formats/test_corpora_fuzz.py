@@ -8,6 +8,7 @@ from pathlib import Path
 import edfio
 import numpy as np
 import pytest
+from helpers.mutations import KINDS, NASTY, check, mutate
 from helpers.raw_files import write_edf, write_mat
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -19,43 +20,10 @@ from data_prep.ecg.leads import LEADS, canonical
 from data_prep.ecg.record import RecordRef
 from data_prep.formats.any_file import read_any
 from data_prep.formats.tables import read_labels
-from data_prep.formats.wfdb_files import LARGEST_MILLIVOLTS, read_wfdb_record
+from data_prep.formats.wfdb_files import read_wfdb_record
 
 GENERATOR = np.random.default_rng(0)
 SIGNAL = np.cumsum(GENERATOR.normal(0, 0.02, (100, 12)), axis=0)
-NASTY = [
-    "-1",
-    "0",
-    "1e309",
-    "nan",
-    "9" * 30,
-    "16x4",
-    "212",
-    "16:9",
-    "16+99999999",
-    "508",
-    "0/mV",
-    "1e-40",
-    "\u00b5V",
-]
-NASTY += [
-    "-",
-    ".",
-    "/dev/zero",
-    "..",
-    "~",
-    "12345678",
-    "I",
-    "(",
-    "100/0(",
-    "",
-    "\0",
-    "\ufeff",
-    "r/2",
-    "61",
-    "80",
-    "311",
-]
 
 
 def fuzz(examples):
@@ -72,60 +40,12 @@ def fuzz(examples):
 @st.composite
 def mutations(draw):
     """A few changes of a file: bytes, words, lines, or its end."""
-    kinds = st.sampled_from(["byte", "cut", "insert", "word", "line", "drop", "join", "swap"])
+    kinds = st.sampled_from(KINDS)
     places, small = st.integers(0, 10**6), st.integers(0, 255)
     return [
         (draw(kinds), draw(places), draw(small), draw(st.sampled_from(NASTY)))
         for _ in range(draw(st.integers(1, 3)))
     ]
-
-
-def mutate(data, changes):
-    for kind, place, small, word in changes:
-        at = place % max(1, len(data))
-        if kind == "byte":
-            data = data[:at] + bytes([small]) + data[at + 1 :]
-        elif kind == "cut":
-            data = data[:at]
-        elif kind == "insert":
-            data = data[:at] + word.encode() + data[at:]
-        elif kind == "word":
-            parts = re.split(rb"([ \n])", data)
-            parts[place % len(parts)] = word.encode()
-            data = b"".join(parts)
-        else:
-            lines = data.split(b"\n")
-            i, j = place % len(lines), small % len(lines)
-            if kind == "line":
-                lines.insert(j, lines[i])
-            elif kind == "drop":
-                del lines[i]
-            elif kind == "swap":
-                lines[i], lines[j] = lines[j], lines[i]
-            data = b"\n".join(lines)
-            if kind == "join" and data.count(b"\n"):
-                breaks = [found.start() for found in re.finditer(b"\n", data)]
-                at = breaks[place % len(breaks)]
-                data = data[:at] + data[at + 1 :]
-    return data
-
-
-def check(read, record_id="r1"):
-    """The record if the file is readable, None if it is refused in one line."""
-    try:
-        record = read()
-    except InputError as error:
-        assert (
-            str(error).startswith(f"record {record_id}: ") and len(str(error).splitlines()) == 1
-        ), str(error)
-        return None
-    names = getattr(record, "leads", None) or record.names
-    leads = [canonical(name) for name in names if canonical(name)]
-    assert record.signal.dtype == np.float32 and record.signal.ndim == 2 and len(record.signal)
-    assert record.signal.shape[1] == len(names) and leads and len(set(leads)) == len(leads)
-    assert not np.isinf(record.signal).any() and 1 <= record.rate <= 1e5
-    assert np.nanmax(np.abs(record.signal), initial=0) <= LARGEST_MILLIVOLTS
-    return record
 
 
 @pytest.fixture(scope="module")

@@ -178,7 +178,7 @@ def test_what_is_imported_is_declared_and_nothing_else():
     project = PROJECT["project"]
     extras = {name: declared(wants) for name, wants in project["optional-dependencies"].items()}
     needed = imported("lvcg_jax", "data_prep", "configs")
-    optional = extras["gcs"] | extras["beam"] | extras["torch"]
+    optional = extras["gcs"] | extras["beam"] | extras["torch"] | extras["formats"]
     assert needed - optional == declared(project["dependencies"])
     assert optional - needed <= NEEDED_BY_OTHERS
     more = imported("tests", "launch", "docs") - needed
