@@ -1,4 +1,4 @@
-"""The one exception for a mistake by the user."""
+"""The exception for a mistake by the user."""
 
 
 class InputError(Exception):
@@ -8,3 +8,7 @@ class InputError(Exception):
         """The message on one line, even if it quotes a file with line breaks or control
         characters."""
         return "".join(letter if letter.isprintable() else " " for letter in super().__str__())
+
+
+class NotSaid(InputError):
+    """Neither the file nor the caller says the rate, unit or leads of a record."""

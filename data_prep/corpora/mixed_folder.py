@@ -4,12 +4,20 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.words import list_some
-from data_prep.corpora.arrays import ArrayRef, read
+from data_prep.corpora.arrays import ArrayRef
 from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
-from data_prep.formats.any_file import ENDINGS, MANIFEST, file_kind, read_rate, split_leads
+from data_prep.ecg.record import Waveform
+from data_prep.formats.any_file import (
+    ENDINGS,
+    MANIFEST,
+    file_kind,
+    read_file,
+    read_rate,
+    split_leads,
+)
 from data_prep.formats.tables import check_patients, read_labels
 
 
@@ -52,6 +60,17 @@ def open(
     corpus = Corpus("files", str(raw), tasks, refs, rule, read=read, duplicates=duplicates)
     corpus.notes += notes
     return corpus
+
+
+def read(ref: ArrayRef) -> Waveform:
+    """Reads the file of a record; what was given counts only where the file does not say it."""
+    renamed = ref.leads if ref.leads and "=" in ref.leads[0] else None
+    for said in ((None, None, renamed), (ref.rate, ref.unit, renamed)):
+        try:
+            return read_file(ref.path, ref.record_id, *said)
+        except NotSaid:
+            continue
+    return read_file(ref.path, ref.record_id, ref.rate, ref.unit, ref.leads)
 
 
 def _list_files(raw: Path, table: Path) -> tuple[list[Path], list[str]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 from data_prep.ecg.record import Record, RecordRef, Waveform
@@ -74,10 +74,6 @@ FORMATS = {
     "ishne": Format("ISHNE", "patient data, dates, the block behind the header", read_ishne),
     "kardia": Format("Kardia JSON", "patient data, the filtered signal, the result", read_kardia),
 }
-
-
-class NotSaid(InputError):
-    """Neither the file nor the caller says the rate, unit or leads of a record."""
 
 
 def read_any(
@@ -397,7 +393,7 @@ def _read_text(
     leads = dict(zip(columns, naming.rename([names[i] for i in columns]), strict=True))
     keep = [i for i in columns if canonical(leads[i])]
     if not keep:
-        raise InputError(
+        raise NotSaid(
             f"record {record_id}: none of its columns is a standard lead: {', '.join(names)[:80]};"
             " name them: --lead_names=COLUMN=I,..."
         )

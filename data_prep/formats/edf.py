@@ -15,7 +15,7 @@ from pathlib import Path
 import edfio
 import numpy as np
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, NotSaid
 from data_prep.ecg.leads import canonical
 from data_prep.formats.wfdb_files import LARGEST_VALUES
 
@@ -117,7 +117,7 @@ def _same_rate(names: list[str], per_block: list[int], record_id: str) -> list[i
     """Indices of the signals that are sampled as often as the ECG leads."""
     leads = [i for i, name in enumerate(names) if canonical(name)]
     if not leads:
-        raise InputError(
+        raise NotSaid(
             f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]};"
             " name them: --lead_names=SIGNAL=I,..."
         )

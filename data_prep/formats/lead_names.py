@@ -52,15 +52,17 @@ class Naming:
         Leads that are given in order count only where the file names no lead itself.
         """
         lower = [name.strip().lower() for name in names]
+        given = [self.by_name.get(name) for name in lower]
+        renamed = [lead or self._spell(name) for lead, name in zip(given, names, strict=True)]
+        there = {canonical(name) for name in renamed} - {None}
         absent = [name for name in self.by_name if name not in lower]
-        if absent:
+        if absent and (any(given) or not there):
             raise InputError(
                 f"record {self.record_id}: it has no column {absent[0][:40]!r} to rename"
                 f" (found: {list_some(names, 16)})"
             )
-        given = [self.by_name.get(name) for name in lower]
-        renamed = [lead or self._spell(name) for lead, name in zip(given, names, strict=True)]
-        there = {canonical(name) for name in renamed} - {None}
+        if absent:
+            self.notes.append(f"it has no column {list_some(absent)}, and its leads are named")
         if not there and self.by_place and len(self.by_place) == len(names):
             there, renamed, self.by_place = set(self.by_place), self.by_place, None
         for place, name in enumerate(renamed):

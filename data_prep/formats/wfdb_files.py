@@ -17,7 +17,7 @@ from types import ModuleType
 
 import numpy as np
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.files import write_whole
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
@@ -416,7 +416,7 @@ def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> N
     """InputErrors for a record without a standard lead, or with the same lead twice."""
     known = [lead for lead in leads if lead]
     if not known:
-        raise InputError(
+        raise NotSaid(
             f"record {record_id}: none of its signals is a standard lead: {', '.join(names)[:80]};"
             " name them: --lead_names=SIGNAL=I,..."
         )

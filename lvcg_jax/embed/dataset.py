@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.record import RecordRef
-from data_prep.formats.any_file import NotSaid, read_file
+from data_prep.formats.any_file import read_file
 from lvcg_jax import __version__
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.data.windows import Failure, corpus_windows, shard_windows, show_only

@@ -110,7 +110,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     one.add_argument(
         "--record",
         metavar="FILE",
-        help="WFDB, .npy, .npz, .csv, .edf, .bdf; any leads and rate",
+        help="WFDB, EDF, DICOM, .csv, .npz, ... (docs/formats.md); any leads and rate",
     )
     add_shared(one, "rate", "unit", "lead_names")
     one.add_argument(

@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, NotSaid
 from data_prep.dataset.shards import ShardSet, read_metadata, uid_of
 from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import describe_view, lead_matrix
 from data_prep.ecg.leads import LEADS, canonical, mask_leads, parse_leads
 from data_prep.ecg.preprocess import Preprocess, Window
 from data_prep.ecg.record import Record
-from data_prep.formats.any_file import NotSaid, read_any
+from data_prep.formats.any_file import read_any
 from data_prep.formats.wfdb_files import quiet_wfdb
 from lvcg_jax.config.folders import read_folders
 from lvcg_jax.data.entries import list_entries

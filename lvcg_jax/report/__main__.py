@@ -46,7 +46,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--record",
         metavar="FILE",
-        help="report on this record: WFDB (.hea), .edf, .bdf, .csv, .npy, .npz or .mat",
+        help="report on this record: WFDB, EDF, DICOM, .csv, .npz, ... (docs/formats.md)",
     )
     add(
         "--out",

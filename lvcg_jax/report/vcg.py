@@ -126,7 +126,7 @@ def write_files(facts: dict, out: str | Path) -> list[Path]:
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("vcg", __doc__)
     add = parser.add_argument
-    add("--record", required=True, help="file: WFDB (.hea), .edf, .bdf, .csv, .npy, .npz or .mat")
+    add("--record", required=True, help="WFDB, EDF, DICOM, .csv, .npz, ... (docs/formats.md)")
     add("--out", required=True, help="folder for the picture, the page and the JSON")
     add("--leads", help="leads to use, e.g. I,II,V2 (default: all that the record has)")
     add(

@@ -44,6 +44,18 @@ def test_every_record_of_a_mixed_folder(folder):
     assert corpus.all_notes()[1:] == ["the longest of 2 sets of sequences is read"]
 
 
+def test_what_is_given_counts_only_where_a_file_does_not_say_it(folder):
+    np.save(folder / "d.npy", COUNTS[:, :2] * STEP)
+    said = {"rate": "250", "unit": "mV", "lead_names": "V1,V2"}
+    corpus = open_corpus("files", folder, said)
+    found = {ref.record_id: corpus.load(ref) for ref in corpus.refs}
+    assert found["d"].rate == 250 and found["d"].leads == ["V1", "V2"]
+    assert found["ward/b"].rate == 500 and len(found["ward/b"].leads) == 12
+    corpus = open_corpus("files", folder, {"lead_names": "CH1=I"})
+    record = corpus.load(next(ref for ref in corpus.refs if ref.record_id == "a"))
+    assert record.notes[-1] == "it has no column ch1, and its leads are named"
+
+
 def test_labels_by_path_or_by_a_unique_name(folder):
     (folder / "labels.csv").write_text(
         "record_id,patient_id,rhythm\na.xml,p1,SR\nb,p2,AF\nward/c,p2,\nIM01,p3,SR\n"

@@ -329,14 +329,16 @@ def test_a_wrong_checkpoint_is_one_line(shards_dir, tmp_path):
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--out=e.npz"], "give one of --data, --wfdb and --record, not none"),
+        (["--out=e.npz"], "give one of --data, --wfdb, --folder and --record, not none"),
         (["--out=e.npz", "--data=a", "--wfdb=b"], "not --data and --wfdb"),
         (["--out=e.csv", "--data=a"], "e.csv: an embeddings file ends in .npz or .parquet"),
         (["--out=e.npz", "--data=a", "--leads=I,AVX"], "unknown lead 'AVX': did you mean aV"),
         (["--out=e.parquet", "--data=a", "--tokens"], "--tokens needs an --out that ends in .npz"),
         (["--out=e.npz", "--wfdb=a", "--random_weights=1"], "--random_weights needs --data"),
         (["--out=e.npz", "--wfdb=a", "--rate=500"], "--rate is for --record"),
+        (["--out=e.npz", "--wfdb=a", "--labels=l.csv"], "--labels is for --folder"),
         (["--out=e.npz", "--wfdb=/nowhere"], "no folder /nowhere"),
+        (["--out=e.npz", "--folder=/nowhere"], "no folder /nowhere"),
         (["--out=e.npz", "--record=/nowhere.npy"], "no record file /nowhere.npy"),
         (
             ["--out=/dev/null/e.npz", "--record=pyproject.toml"],
@@ -349,6 +351,38 @@ def test_mistaken_flags_say_what_to_do(flags, words, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(InputError, match=words):
         embed_door.main(["--checkpoint=run", *flags])
+
+
+def test_a_folder_of_mixed_files_gives_the_rows_of_its_records(
+    trained_run, few, tmp_path, monkeypatch, capsys
+):
+    """A WFDB record, the same as EDF with other names, and something that is no ECG."""
+    import edfio
+
+    monkeypatch.chdir(tmp_path)
+    corpus = open_corpus("wfdb", few)
+    first, second = corpus.refs[:2]
+    for suffix in (".hea", ".dat"):
+        Path("mixed", "ward").mkdir(parents=True, exist_ok=True)
+        shutil.copy(f"{first.path}{suffix}", "mixed/ward")
+    record = corpus.load(second)
+    leads = [
+        edfio.EdfSignal(column.astype(float), record.rate, label=f"CH {i}", physical_dimension="mV")
+        for i, column in enumerate(record.signal.T)
+    ]
+    edfio.Edf(leads).write("mixed/two.edf")
+    Path("mixed/letter.pdf").write_bytes(b"%PDF-1.7")
+    Path("labels.csv").write_text(f"record_id,patient_id,x\n{first.record_id},p,yes\ntwo.edf,q,\n")
+    flags = [f"--checkpoint={trained_run}", "--rows=record", "--out=e.npz", "--labels=labels.csv"]
+    embed_door.main([*flags, "--folder=mixed", f"--lead_names={','.join(LEADS)}"])
+    assert "note: 1 files are no ECG and left out: letter.pdf" in capsys.readouterr().out
+    table = load_table("e.npz")
+    assert table.record_id.tolist() == ["two", f"ward/{first.record_id}"]
+    assert table.labels == [{"x": []}, {"x": ["yes"]}] and table.patient_id.tolist() == ["q", "p"]
+    embed_door.main([*flags[:2], f"--wfdb={few}", "--out=w.npz"])
+    whole = load_table("w.npz")
+    rows = rows_of(whole, [second.record_id, first.record_id])
+    np.testing.assert_allclose(table.embedding, whole.embedding[rows], atol=2e-2)
 
 
 def test_a_plain_array_without_its_rate_is_told_the_flag(trained_run, tmp_path):
