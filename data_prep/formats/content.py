@@ -1,4 +1,4 @@
-"""What kind of file it is, by its content."""
+"""What kind of file it is, by its content; and the content of files that are read whole."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from data_prep.base.errors import InputError
 from data_prep.formats.wfdb_files import decode
 
 LOOK = 2**16  # bytes
+LARGEST = 2**26  # bytes; as XML, ten seconds of twelve leads take about 1 MB
 ROOTS = {"restingecg": "muse", "restingecgdata": "philips", "annotatedecg": "aecg"}
 STARTS = {
     b"\x93NUMPY": "npy",
@@ -70,6 +71,17 @@ def kind_of(path: str, record_id: str) -> str:
         )
     what = "is empty" if not size else "is in no format that is known here"
     raise InputError(f"record {record_id}: {name} {what}: {READ_HERE}")
+
+
+def read_whole(path: str, record_id: str) -> bytes:
+    """The bytes of a file; an InputError if there are too many for a format of short records."""
+    size = os.path.getsize(path)
+    if size > LARGEST:
+        raise InputError(
+            f"record {record_id}: {Path(path).name} has {size / 2**20:.0f} MiB, more than"
+            f" {LARGEST / 2**20:.0f}: export it as EDF"
+        )
+    return Path(path).read_bytes()
 
 
 def _is_scp(head: bytes, size: int) -> bool:

@@ -74,14 +74,18 @@ def _read_group(group: Any, order: str, record_id: str) -> Waveform:
         )
     adc = np.frombuffer(held[:need], dtype).reshape(samples, channels)
     signal = adc.astype(np.float32)
-    for column, channel in enumerate(list(group.ChannelDefinitionSequence)[:channels]):
+    definitions = list(group.ChannelDefinitionSequence)
+    if len(definitions) != channels:
+        raise InputError(
+            f"record {record_id}: DICOM waveform of {channels} channels defines {len(definitions)}"
+        )
+    for column, channel in enumerate(definitions):
         step, zero = _scale(channel, record_id)
         signal[:, column] = adc[:, column] * step + zero
     padding = group.get("WaveformPaddingValue")
     if padding is not None and len(bytes(padding)) >= dtype.itemsize:
         signal[adc == np.frombuffer(bytes(padding)[: dtype.itemsize], dtype)[0]] = np.nan
-    names = [_name(channel) for channel in group.ChannelDefinitionSequence]
-    return Waveform(signal, float(group.SamplingFrequency), names)
+    return Waveform(signal, float(group.SamplingFrequency), [_name(c) for c in definitions])
 
 
 def _scale(channel: Any, record_id: str) -> tuple[float, float]:

@@ -36,6 +36,8 @@ def read_ishne(path: str, record_id: str) -> Waveform:
         codes = struct.unpack_from(f"<{leads}h", head, 158)
         nanovolts = struct.unpack_from(f"<{leads}h", head, 206)
         held = (size - start) // (2 * leads)
+        if count == held * leads:  # some recorders count the samples of all leads together
+            count = held
         if count * leads > LARGEST_VALUES or held < count:
             raise InputError(
                 f"record {record_id}: {Path(path).name} is truncated: {max(0, held)} of {count}"

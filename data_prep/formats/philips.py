@@ -39,7 +39,7 @@ def read_philips(path: str, record_id: str) -> Waveform:
     names = _lead_names(wave, signal, record_id)
     if not 1 <= count <= MOST_SAMPLES:
         raise InputError(f"record {record_id}: Philips XML claims {count} samples of a lead")
-    adc = np.stack(_decode(wave, len(names), count, record_id), axis=1)
+    adc = np.stack(_decode(wave, names, count, record_id), axis=1)
     return Waveform((adc * (microvolts / 1000)).astype(np.float32), rate, names)
 
 
@@ -57,8 +57,9 @@ def _lead_names(wave: Element, signal: Element, record_id: str) -> list[str]:
     return list(LEADS)
 
 
-def _decode(wave: Element, leads: int, count: int, record_id: str) -> list[np.ndarray]:
+def _decode(wave: Element, names: list[str], count: int, record_id: str) -> list[np.ndarray]:
     """The samples of each lead, in steps of the resolution."""
+    leads = len(names)
     flag, encoding = wave.get("compressflag", "True"), wave.get("dataencoding", "Base64")
     method = wave.get("compressmethod") or wave.get("compression") or "Uncompressed"
     if flag != "True":
@@ -72,7 +73,7 @@ def _decode(wave: Element, leads: int, count: int, record_id: str) -> list[np.nd
         )
     elif method == "XLI":
         stored = _read_xli(base64_bytes(wave.text), leads, count, record_id)
-        return _restore_limb_leads(stored) if leads == len(LEADS) else stored
+        return _restore_limb_leads(stored) if names[:6] == list(LEADS[:6]) else stored
     else:
         adc = np.frombuffer(base64_bytes(wave.text), "<i2").astype(np.float64)
     if len(adc) < leads * count:
@@ -139,7 +140,7 @@ def _sum_differences(stored: np.ndarray, first: int) -> np.ndarray:
 
 
 def _restore_limb_leads(stored: list[np.ndarray]) -> list[np.ndarray]:
-    """Twelve leads in the order of LEADS from I, II, V1 to V6 and the remainders of the others."""
+    """Leads of which the third to sixth are what I and II leave unexplained of III to aVF."""
     one, two, *rest = stored
     three = two - one - rest[0]
     avr = -((one + two) // 2) - rest[1]

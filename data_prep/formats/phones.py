@@ -8,7 +8,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.record import Waveform
-from data_prep.formats.xml_tree import LARGEST_XML, read_whole
+from data_prep.formats.content import read_whole
 
 _RATE = re.compile(r'^[^,;\n]{2,40}[,;]"?(\d{2,5}(?:\.\d+)?) ?(?:hertz|hz)\b', re.I | re.M)
 _UNIT = re.compile(r"^[^,;\n]{2,40}[,;]\"?([um\u00b5\u03bc]?V)\"?\s*$", re.I | re.M)
@@ -18,7 +18,7 @@ _LEAD = re.compile(r"^[^,;\n]{2,40}[,;]\"?(?:lead |derivaci\w+ |ableitung )?(I{1
 def read_kardia(path: str, record_id: str) -> Waveform:
     """The unfiltered signal of a recording; AliveCor's filtered one is read only if there is no
     other."""
-    text = read_whole(path, LARGEST_XML, record_id)
+    text = read_whole(path, record_id)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

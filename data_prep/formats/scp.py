@@ -6,6 +6,7 @@ the samples between beats, are refused. Patient data, measurements and statement
 """
 
 import struct
+from binascii import crc_hqx
 from collections.abc import Iterator
 from itertools import accumulate
 
@@ -13,9 +14,8 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.record import Waveform
-from data_prep.formats.xml_tree import read_whole
+from data_prep.formats.content import read_whole
 
-LARGEST_SCP = 2**26
 MOST_SAMPLES = 2**24  # of all leads together
 # Numbers of leads in the standard; DICOM and IEEE 11073 use the same.
 LEAD_NUMBERS = {1: "I", 2: "II", 61: "III", 62: "aVR", 63: "aVL", 64: "aVF"} | {
@@ -37,8 +37,9 @@ STANDARD: Table = {
 
 def read_scp(path: str, record_id: str) -> Waveform:
     """The leads of a file; a lead that starts later or ends earlier than others has gaps there."""
-    data = read_whole(path, LARGEST_SCP, record_id)
-    sections = dict(_sections(data, record_id))
+    data = read_whole(path, record_id)
+    notes: list[str] = []
+    sections = dict(_sections(data, record_id, notes))
     if 3 not in sections or 6 not in sections:
         raise InputError(
             f"record {record_id}: SCP-ECG without rhythm data (section 6): export it with rhythm"
@@ -79,10 +80,10 @@ def read_scp(path: str, record_id: str) -> Waveform:
         amplitudes = _undo_differences(values[:count], order)
         signal[start - first : end - first + 1, column] = amplitudes * (nanovolts * 1e-6)
     names = [LEAD_NUMBERS.get(number, f"lead {number}") for _, _, number in spans]
-    return Waveform(signal, round(1e6 / microseconds, 3), names)
+    return Waveform(signal, round(1e6 / microseconds, 3), names, notes=notes)
 
 
-def _sections(data: bytes, record_id: str) -> Iterator[tuple[int, bytes]]:
+def _sections(data: bytes, record_id: str, notes: list[str]) -> Iterator[tuple[int, bytes]]:
     """Number and content of each section that section 0 points to."""
     (length,) = struct.unpack_from("<I", data, 10)
     for at in range(22, min(6 + length, len(data)) - 9, 10):
@@ -91,6 +92,9 @@ def _sections(data: bytes, record_id: str) -> Iterator[tuple[int, bytes]]:
             content = data[index - 1 : index - 1 + size]
             if len(content) < size:
                 raise InputError(f"record {record_id}: its SCP-ECG is truncated (section {number})")
+            stated = int.from_bytes(content[:2], "little")
+            if stated not in (0, crc_hqx(content[2:], 0xFFFF)):
+                notes.append(f"the checksum of SCP section {number} is wrong: perhaps damaged")
             yield number, content[16:]
 
 

@@ -1,25 +1,12 @@
 """XML files of strangers: bounded in size, without entities, elements by their plain names."""
 
 import base64
-import os
 from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError
 
 from data_prep.base.errors import InputError
 from data_prep.base.words import first_line
-
-LARGEST_XML = 2**26  # bytes; ten seconds of twelve leads take about 1 MB
-
-
-def read_whole(path: str, most: int, record_id: str) -> bytes:
-    """The bytes of a file; an InputError if there are more than `most`."""
-    size = os.path.getsize(path)
-    if size > most:
-        raise InputError(
-            f"record {record_id}: {Path(path).name} has {size / 2**20:.0f} MiB, more than"
-            f" {most / 2**20:.0f}: export it as EDF"
-        )
-    return Path(path).read_bytes()
+from data_prep.formats.content import read_whole
 
 
 def read_xml(path: str, record_id: str) -> Element:
@@ -33,7 +20,7 @@ def read_xml(path: str, record_id: str) -> Element:
             f"record {record_id}: {name}: XML needs `pip install lvcg-jax[formats]`"
         ) from None
     try:
-        root = ElementTree.fromstring(read_whole(path, LARGEST_XML, record_id))
+        root = ElementTree.fromstring(read_whole(path, record_id))
     except DefusedXmlException:
         raise InputError(
             f"record {record_id}: {name} declares XML entities, which no ECG needs: refused"

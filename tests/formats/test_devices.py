@@ -197,6 +197,31 @@ def test_samples_without_a_value_in_dicom_are_gaps(tmp_path):
     np.testing.assert_allclose(np.nan_to_num(signal - COUNTS * STEP), 0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["SB", "UB", "US", "SL", "big endian"])
+def test_samples_of_dicom_in_other_numbers(kind, tmp_path):
+    from pydicom.uid import ExplicitVRBigEndian
+
+    types = {"SB": "i1", "UB": "u1", "US": "<u2", "SL": "<i4", "big endian": ">i2"}
+    counts = np.arange(240).reshape(20, 12) // 2
+    held = counts.astype(types[kind])
+    change = {"WaveformData": held.tobytes(), "WaveformBitsAllocated": 8 * held.itemsize}
+    big = kind == "big endian"
+    change["WaveformSampleInterpretation"] = "SS" if big else kind
+    syntax = ExplicitVRBigEndian if big else None
+    path = files.dicom(tmp_path / "d", counts, syntax=syntax, parts=(None,), **change)
+    np.testing.assert_allclose(read_any(path).signal, (counts + 10) * STEP, atol=1e-5)
+
+
+def test_samples_counted_over_all_leads_and_a_wrong_checksum(tmp_path):
+    (tmp_path / "i").write_bytes(files.ishne(samples=12 * len(COUNTS)))
+    np.testing.assert_allclose(read_any(tmp_path / "i").signal, COUNTS * STEP, atol=1e-5)
+    data = bytearray(files.scp(coding=None, order=0))
+    data[-1] ^= 1
+    (tmp_path / "s").write_bytes(data)
+    record = read_any(tmp_path / "s")
+    assert record.notes == ["the checksum of SCP section 6 is wrong: perhaps damaged"]
+
+
 def test_leads_and_rate_are_chosen_and_checked_as_for_other_files(written):
     record = read_any(written["dicom"], leads="V2,I")
     assert record.leads == ["V2", "I"]
@@ -216,6 +241,7 @@ BAD = {
         b"<?xml version='1.0'?><!-- a --><n:ClinicalDocument/>",
         "<ClinicalDocument>",
     ),
+    "deep XML": (b"<AnnotatedECG>" * 200_000, "no whole XML file"),
     "no root": (b"<?xml version='1.0'?>", r"root <\?>"),
     "half an XML file": (files.muse()[:5000], "no whole XML file"),
     "only a median beat": (files.muse(kinds=("Median",)), "without a rhythm waveform .only Median"),
@@ -302,7 +328,7 @@ def test_pipes_devices_and_folders_are_not_opened(tmp_path):
 def test_more_than_a_file_may_hold_is_refused_before_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "a.xml"
     path.write_bytes(files.aecg())
-    monkeypatch.setattr("data_prep.formats.xml_tree.LARGEST_XML", 1000)
+    monkeypatch.setattr("data_prep.formats.content.LARGEST", 1000)
     assert "export it as EDF" in refused(path)
 
 
