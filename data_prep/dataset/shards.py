@@ -347,6 +347,14 @@ class ShardSet:
             " build again or change the config"
         )
 
+    def require_signal(self) -> None:
+        """Refuses shards that hold beats alone, for models that read whole records."""
+        if not self.metadata.get("signal"):
+            raise InputError(
+                f"{self.directory} holds beats only, and this model reads whole signals: build it"
+                " again with `lvcg build --store_signal ...`, into another folder"
+            )
+
     def verify(self) -> None:
         """Reads every file in full and compares its checksum, which opening does not."""
         for path, shard in zip(self.paths, self._shards, strict=True):

@@ -28,6 +28,7 @@ class RandomRecords:
     def _example(self, number: int) -> dict:
         rng, n = np.random.default_rng(number), self.counts[number]
         shape = (n, len(LEADS), self.preprocess.beat_samples)
+        samples = round(self.preprocess.seconds * self.preprocess.rate)
         return {
             "beats": rng.normal(size=shape).astype(np.float16),
             "complete": np.arange(n) % (n - 1) > 0,
@@ -35,4 +36,6 @@ class RandomRecords:
             "lead_mask": 2 ** len(LEADS) - 1,
             "scale": np.full(len(LEADS), 0.2, np.float32),
             "uid": number,
+            "patient_id": str(number),
+            "signal": rng.normal(size=(len(LEADS), samples)).astype(np.float16),
         }

@@ -2,15 +2,19 @@
 
 from ml_collections import ConfigDict
 
+from data_prep.base.errors import InputError
 from lvcg_jax.config.fields import check_choices
 from lvcg_jax.config.inputs import as_geometry
 from lvcg_jax.model import parts
 from lvcg_jax.model.authors_code import AuthorsNetwork, Quirks
 from lvcg_jax.model.network import Network
+from lvcg_jax.peers import METHODS
+from lvcg_jax.peers.peer import Choices, Peer
 
 
-def make_model(config: ConfigDict) -> Network:
-    """The network that a config describes."""
+def make_model(config: ConfigDict) -> Network | Peer:
+    """The network that a config describes; the one of another method, if it has a section
+    `peer`."""
     check_choices(config)
     c, loss, preprocess, geometry = config.model, config.loss, config.preprocess, config.geometry
     described = {
@@ -39,6 +43,10 @@ def make_model(config: ConfigDict) -> Network:
             stage_blocks=c.stage_blocks,
             width=c.encoder_width,
         ),
+    }
+    if "peer" in config:
+        return make_peer(config, described)
+    described |= {
         "dynamics": parts.Dynamics(
             kind="none" if c.dynamics == "none" else "learned",
             reads=c.dynamics_input,
@@ -83,3 +91,32 @@ def make_model(config: ConfigDict) -> Network:
     if quirks == Quirks():
         return Network(**described)
     return AuthorsNetwork(**described, quirks=quirks)
+
+
+def make_peer(config: ConfigDict, described: dict) -> Peer:
+    """The peer of a config with its `peer` section; `described` are the parts that it shares with
+    our network."""
+    fields = config.peer.to_dict()
+    name = fields.pop("method")
+    if name not in METHODS:
+        raise InputError(f"peer.method is '{name}': choose from {', '.join(METHODS)}")
+    found = METHODS[name](**described, choices=Choices(**fields))
+
+    # sizes that go together
+    samples, patch = described["signal"].num_samples, found.choices.patch
+    if patch < 2 or samples % patch:
+        raise InputError(f"peer.patch={patch} does not divide the {samples} samples of a record")
+    for size in ("vit_dim", "decoder_dim"):
+        if fields[size] % found.choices.vit_heads:
+            raise InputError(
+                f"peer.{size}={fields[size]} cannot be divided by"
+                f" peer.vit_heads={found.choices.vit_heads}"
+            )
+    records = config.data.batch_size // config.optim.accumulate
+    if records < found.least_records:
+        raise InputError(
+            f"peer.method={name} compares the records of a batch with each other, and there would"
+            f" be {records}: data.batch_size / optim.accumulate must be {found.least_records} or"
+            " more"
+        )
+    return found

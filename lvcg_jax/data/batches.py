@@ -42,6 +42,7 @@ class BatchMaker:
       groups: groups of a micro-batch over all processes, g.
       local_groups: those that this process reads.
       pack: fit the slots to the beats; else every record gets max_beats slots.
+      signal: samples of each record's signal, for models that read it; see packing.py.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class BatchMaker:
         groups: int,
         local_groups: Sequence[int],
         pack: bool,
+        signal: int = 0,
     ):
         self.shards, self.accumulate, self.groups, self.pack = shards, accumulate, groups, pack
-        self.local_groups = list(local_groups)
+        self.local_groups, self.signal = list(local_groups), signal
         self.max_beats = shards.preprocess.max_beats
         self.beat_samples = shards.preprocess.beat_samples
 
@@ -90,7 +92,8 @@ class BatchMaker:
         counts = np.where(numbers >= 0, self.shards.counts[np.maximum(numbers, 0)], 0)
         mine = numbers[:, self.local_groups]  # [a,g_local,r]
         *leading, rows = mine.shape
-        batch = packing.empty(tuple(leading), self.capacity(counts, usual), rows, self.beat_samples)
+        slots = self.capacity(counts, usual)
+        batch = packing.empty(tuple(leading), slots, rows, self.beat_samples, signal=self.signal)
         examples = iter(self.shards.read(mine[mine >= 0]))
         for group in np.ndindex(*leading):
             windows = (None if number < 0 else next(examples) for number in mine[group])

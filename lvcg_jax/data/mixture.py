@@ -50,8 +50,9 @@ class Mixture:
         return int(self._ends[-1])
 
     def read(self, numbers: Iterable[int]) -> list[dict]:
-        """The examples with these numbers, in this order. Data sets may use the same record ids:
-        here the name of the set stands before the id, and the uid is another one in each set."""
+        """The examples with these numbers, in this order. Data sets may use the same ids of records
+        and patients: here the name of the set stands before an id, and the uid is another one in
+        each set."""
         numbers = np.fromiter(numbers, np.int64)
         owners = np.searchsorted(self._ends, numbers, side="right")
         examples: list = [None] * len(numbers)
@@ -61,6 +62,7 @@ class Mixture:
             for i, example in zip(where, self.sets[k].read(numbers[where] - first), strict=True):
                 examples[i] = example | {
                     "record_id": f"{self.names[k]}/{example['record_id']}",
+                    "patient_id": f"{self.names[k]}/{example['patient_id']}",
                     "uid": example["uid"] ^ ticket(str(k)),
                 }
         return examples

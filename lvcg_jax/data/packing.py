@@ -1,11 +1,12 @@
 """The batch: which arrays it has, and how windows of beats are packed into it.
 
 This is the one place that says what a batch is. All that makes, fills or declares one (training,
-embedding, export, bench, tests) goes through `shapes`, `empty` and `fill`.
+embedding, export, bench, tests) goes through `shapes`, `empty` and `fill`. Where a function takes
+`signal`, that is how many samples of each record's signal the batch has beside its beats; 0: none.
 
 Axis letters: a micro-batch, g group of records that one device computes, m packed slot for a beat,
-r record row, l lead, p sample. The beats of a group's records stand one after another in its slots;
-slots after the last beat, and rows without a beat, only fill the batch up.
+r record row, l lead, p sample, t sample of a signal. The beats of a group's records stand one after
+another in its slots; slots after the last beat, and rows without a beat, only fill the batch up.
 """
 
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeVar
 import jax
 import numpy as np
 
+from data_prep.base.lottery import ticket
 from data_prep.ecg.leads import LEADS
 
 T = TypeVar("T")
@@ -30,7 +32,7 @@ class Field:
 
     dtype: type
     per: Literal["beat", "record"]  # axes [...,g,m] or [...,g,r]
-    axes: tuple[Literal["lead", "sample"], ...] = ()  # that follow
+    axes: tuple[Literal["lead", "sample", "time"], ...] = ()  # that follow
     fill: int = 0  # where there is no beat or record
 
 
@@ -46,6 +48,14 @@ BATCH = {
 }
 # Embedding also says which leads the model may see, as a mask like `lead_mask`.
 EMBED_BATCH = BATCH | {"visible": Field(np.int32, "record")}
+# Models of whole records also read these.
+OF_SIGNALS = {
+    "signal": Field(
+        np.float16, "record", ("lead", "time")
+    ),  # normalised; a short one ends in zeros
+    "patient": Field(np.uint32, "record"),  # a number that the records of a patient share
+}
+_ALL = EMBED_BATCH | OF_SIGNALS
 
 
 def shapes(
@@ -54,6 +64,7 @@ def shapes(
     rows: int | None,
     beat_samples: int,
     fields: Mapping[str, Field] = BATCH,
+    signal: int = 0,
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Shape and type of each array of a batch.
 
@@ -63,8 +74,10 @@ def shapes(
       rows: records of a group. None: one record, without an axis for it.
       beat_samples: samples of a beat.
       fields: BATCH or EMBED_BATCH.
+      signal: samples of a record's signal, if the batch has OF_SIGNALS too.
     """
-    sizes = {"lead": len(LEADS), "sample": beat_samples}
+    fields = {**fields, **OF_SIGNALS} if signal else fields
+    sizes = {"lead": len(LEADS), "sample": beat_samples, "time": signal}
     places = {"beat": (slots,), "record": () if rows is None else (rows,)}
     return {
         name: jax.ShapeDtypeStruct(
@@ -80,14 +93,15 @@ def empty(
     rows: int,
     beat_samples: int,
     fields: Mapping[str, Field] = BATCH,
+    signal: int = 0,
 ) -> Batch:
     """A batch without a record; arguments as for `shapes`."""
     return {
         # zeros take no memory before they are written to
-        name: np.full(x.shape, fields[name].fill, x.dtype)
-        if fields[name].fill
+        name: np.full(x.shape, _ALL[name].fill, x.dtype)
+        if _ALL[name].fill
         else np.zeros(x.shape, x.dtype)
-        for name, x in shapes(leading, slots, rows, beat_samples, fields).items()
+        for name, x in shapes(leading, slots, rows, beat_samples, fields, signal).items()
     }
 
 
@@ -102,8 +116,12 @@ def fill(batch: Batch, windows: Iterable[Window | None], group: tuple[int, ...] 
             continue
         count = len(window["length"])
         for name, array in batch.items():
-            if EMBED_BATCH[name].per == "beat":
+            if _ALL[name].per == "beat":
                 array[group][start : start + count] = window[name]
+            elif name == "signal":
+                array[(*group, row)][:, : window[name].shape[1]] = window[name]
+            elif name == "patient":
+                array[(*group, row)] = ticket(window["patient_id"])
             else:
                 array[(*group, row)] = count if name == "num_beats" else window[name]
         start += count
@@ -117,12 +135,14 @@ def unpack(batch: Batch) -> Iterator[Window]:
         for row, stop in enumerate(np.cumsum(counts)):
             beats = slice(stop - counts[row], stop)
             yield {
-                name: array[group, beats if EMBED_BATCH[name].per == "beat" else row]
+                name: array[group, beats if _ALL[name].per == "beat" else row]
                 for name, array in batch.items()
             }
 
 
-def pack(windows: Iterable[Window], slots: int, rows: int) -> Iterator[tuple[list[dict], Batch]]:
+def pack(
+    windows: Iterable[Window], slots: int, rows: int, signal: int = 0
+) -> Iterator[tuple[list[dict], Batch]]:
     """Windows in order, as many as fit into each batch of `slots` beats and `rows` records.
 
     Yields the windows of each batch, without their samples, and the EMBED_BATCH itself.
@@ -131,12 +151,12 @@ def pack(windows: Iterable[Window], slots: int, rows: int) -> Iterator[tuple[lis
     for window in windows:
         count = len(window["length"])
         if chosen and (beats + count > slots or len(chosen) == rows):
-            yield list(map(without_samples, chosen)), make_batch(chosen, slots, rows)
+            yield list(map(without_samples, chosen)), make_batch(chosen, slots, rows, signal)
             chosen, beats = [], 0
         chosen.append(window)
         beats += count
     if chosen:
-        yield list(map(without_samples, chosen)), make_batch(chosen, slots, rows)
+        yield list(map(without_samples, chosen)), make_batch(chosen, slots, rows, signal)
 
 
 def without_samples(window: Window) -> dict[str, Any]:
@@ -144,10 +164,10 @@ def without_samples(window: Window) -> dict[str, Any]:
     return {name: value for name, value in window.items() if name not in ("beats", "signal")}
 
 
-def make_batch(windows: Sequence[Window], slots: int, rows: int) -> Batch:
+def make_batch(windows: Sequence[Window], slots: int, rows: int, signal: int = 0) -> Batch:
     """Windows one after another in an EMBED_BATCH of one group."""
     samples = windows[0]["beats"].shape[-1]
-    return fill(empty((1,), slots, rows, samples, EMBED_BATCH), windows)
+    return fill(empty((1,), slots, rows, samples, EMBED_BATCH, signal), windows)
 
 
 def record_batch(window: Window, capacity: int) -> Batch:
@@ -156,9 +176,9 @@ def record_batch(window: Window, capacity: int) -> Batch:
     return fill(empty((1,), capacity, 1, window["beats"].shape[-1]), [window])
 
 
-def silent_batch(beat_samples: int) -> Batch:
+def silent_batch(beat_samples: int, signal: int = 0) -> Batch:
     """A batch of one record with two silent beats, to initialise a model with."""
-    batch = empty((1,), 2, 1, beat_samples)
+    batch = empty((1,), 2, 1, beat_samples, signal=signal)
     return batch | {
         "length": np.ones_like(batch["length"]),
         "complete": np.ones_like(batch["complete"]),

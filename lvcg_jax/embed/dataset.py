@@ -45,6 +45,8 @@ def embed_dataset(
     sets = [ShardSet(data, split) for split in splits or metadata["splits"]]
     for shards in sets:
         shards.require_preprocess(model.preprocess)
+        if model.model.signal_samples:
+            shards.require_signal()
     chosen = [
         range(len(s)) if limit is None else [e.index for e in list_entries([s], limit)]
         for s in sets

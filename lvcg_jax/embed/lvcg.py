@@ -135,7 +135,7 @@ class LVCG:
     take any ECG: any sampling rate and length, one to twelve leads in any order.
 
     Attributes:
-      model: the linen module, a lvcg_jax.model.network.Network.
+      model: the linen module, a lvcg_jax.model.network.Network (or a peer, see lvcg_jax/peers).
       variables: its weights and norm statistics: {'params': ..., 'batch_stats': ...}.
       config: the config that it was trained with.
       preprocess: filter, beat detection and normalisation; every signal goes through it.
@@ -217,7 +217,8 @@ class LVCG:
             params = params | {"shape": modes}
         if batch_stats and shards is not None:
             sizes = (config.geometry.num_visible, shards.preprocess.max_beats)
-            for step, batch in enumerate(_calibration_batches(config, shards, seed)):
+            batches = _calibration_batches(config, shards, seed, model.signal_samples)
+            for step, batch in enumerate(batches):
                 batch_stats = _calibrate(
                     model, *sizes, params, batch_stats, batch, subsets, jax.random.key(step)
                 )
@@ -239,6 +240,7 @@ class LVCG:
         Raises:
           InputError: the model has no batch norm, or the shards have another preprocessing.
         """
+        self.require_heart_vector("measuring norm statistics of all leads")
         if not self.variables.get("batch_stats"):
             raise InputError(f"{self.checkpoint} has no batch norm statistics to measure")
         shards.require_preprocess(self.preprocess)
@@ -248,7 +250,7 @@ class LVCG:
         sizes = (self.config.geometry.num_visible, self.max_beats)
         found = [  # with a momentum of 0, each batch's own
             _calibrate(model, *sizes, params, start, batch, None, jax.random.key(0))
-            for batch in _calibration_batches(self.config, shards, 0)
+            for batch in _calibration_batches(self.config, shards, 0, 0)
         ]
         mean = jax.tree.map(lambda *several: sum(several) / len(several), *found)
         name = f"{self.checkpoint.rpartition('#')[0]}+all_leads"
@@ -268,6 +270,7 @@ class LVCG:
         Raises:
           InputError: the shards have another preprocessing, or no two records with all leads.
         """
+        self.require_heart_vector("adding the shape of beats")
         shards.require_preprocess(self.preprocess)
         config = self.config.copy_and_resolve_references()
         config.model.beat_modes = modes
@@ -280,6 +283,14 @@ class LVCG:
     def step(self) -> int:
         """The training step that the weights are of."""
         return int(self.facts.get("step", self.checkpoint.rpartition("#")[0].rpartition("@")[2]))
+
+    def require_heart_vector(self, what: str) -> None:
+        """An InputError for a peer (see lvcg_jax/peers), which embeds and does nothing else."""
+        if "peer" in self.config:
+            raise InputError(
+                f"{what} needs a model of LVCG itself: {self.checkpoint} is of the method"
+                f" '{self.config.peer.method}', which only embeds"
+            )
 
     @property
     def part_sizes(self) -> dict[str, int]:
@@ -402,6 +413,7 @@ class LVCG:
           >>> found.vcg.shape, found.rate
           ((3, 1000), 100.0)
         """
+        self.require_heart_vector("a heart vector")
         windows = self._windows(signal, fs, leads, unit, visible)
         ranks = self.lead_facts(windows)["rank"].tolist()
         lifts = lift_matrix(
@@ -435,17 +447,19 @@ class LVCG:
         """
         found: list[dict] = []
         outputs: dict[str, list[np.ndarray]] = {
-            name: [] for name in (*PARTS, *(["tokens"] if tokens else []))
+            name: [] for name in (*self.part_sizes, *(["tokens"] if tokens else []))
         }
         # batch after batch: the rows of real windows are kept, and must be finite
-        for some, batch in read_ahead(pack(windows, max(slots, self.max_beats), rows)):
+        sizes = max(slots, self.max_beats), rows, self.model.signal_samples
+        for some, batch in read_ahead(pack(windows, *sizes)):
             visible = batch.pop("visible")
             result = self.embed_batch(batch, visible)
-            for name in PARTS:
+            for name in self.part_sizes:
                 outputs[name].append(result[name][0, : len(some)])
             if tokens:
                 outputs["tokens"].append(result["tokens"][result["mask"]])
-            wrong = ~np.all([np.isfinite(outputs[name][-1]).all(-1) for name in PARTS], axis=0)
+            finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
+            wrong = ~np.all(finite, axis=0)
             if wrong.any():
                 record = some[int(wrong.argmax())]["record_id"]
                 raise InputError(
@@ -454,7 +468,7 @@ class LVCG:
                 )
             found += some
         if not found:
-            sizes = self.part_sizes | {"tokens": self.model.encoding.token_dim}
+            sizes = self.part_sizes | {"tokens": self.model.feature_dim}
             return [], {name: np.zeros((0, sizes[name]), np.float32) for name in outputs}
         return found, {name: np.concatenate(values) for name, values in outputs.items()}
 
@@ -516,15 +530,20 @@ def embed_packed(model: Network, max_beats: int, variables, batch, visible):
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _initialise(model: Network, max_beats: int, seed):
-    batch = silent_batch(model.signal.beat_samples)
+    batch = silent_batch(model.signal.beat_samples, model.signal_samples)
     return model.init(jax.random.key(seed), batch, batch["lead_mask"], None, max_beats)
 
 
-def _calibration_batches(config: ConfigDict, shards: ShardSet, seed: int) -> Iterator[dict]:
-    """Batches of training records to measure norm statistics on."""
+def _calibration_batches(
+    config: ConfigDict, shards: ShardSet, seed: int, signal: int
+) -> Iterator[dict]:
+    """Batches of training records to measure norm statistics on; with so many samples of their
+    signals."""
     from lvcg_jax.data.batches import BatchMaker, train_batches
 
-    maker = BatchMaker(shards, 1, 1, [0], True)
+    if signal:
+        shards.require_signal()
+    maker = BatchMaker(shards, 1, 1, [0], True, signal)
     batches = train_batches(maker, maker.order(config.data.batch_size, seed), prefetch=1)
     for _ in range(CALIBRATION_BATCHES):
         yield {name: x[0] for name, x in next(batches).items()}
@@ -546,5 +565,6 @@ def _calibrate(
 
 
 def join_parts(parts: dict[str, np.ndarray]) -> np.ndarray:
-    """[structure; dynamics; rhythm]: the embedding of the paper."""
-    return np.concatenate([parts[name] for name in PARTS], axis=-1)
+    """[structure; dynamics; rhythm]: the embedding of the paper, or those of them that a model
+    has."""
+    return np.concatenate([parts[name] for name in PARTS if name in parts], axis=-1)

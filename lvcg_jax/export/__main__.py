@@ -139,6 +139,7 @@ def main(argv: list[str] | None = None) -> int:
         raise InputError("the package flatbuffers is missing: pip install flatbuffers")
     checkpoint = weights.choose(args.checkpoint)
     embedder = LVCG.load(checkpoint, args.which)
+    embedder.require_heart_vector("lvcg export")
 
     exported = export_embedder(embedder, platforms)
     data = bytes(exported.serialize())

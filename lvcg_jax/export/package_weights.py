@@ -199,6 +199,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
     """Makes the three files; returns a report of them."""
     # the weights in half precision, compared with the run's own
     trained = LVCG.load(run)
+    trained.require_heart_vector("lvcg package_weights")
     known = corpora_of(trained.config, run, corpora)
     config = portable_config(trained.config)
     data = weights.to_bytes(trained.variables)

@@ -33,8 +33,11 @@ class BeatEncoder(nn.Module):
     token_dim: int
 
     @nn.compact
-    def __call__(self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool) -> jax.Array:
-        """Beats [m,p,k], validity [m], dropout seeds [m] -> tokens [m,d]."""
+    def __call__(
+        self, x: jax.Array, valid: jax.Array, seeds: jax.Array, train: bool, pool: bool = True
+    ) -> jax.Array:
+        """Beats [m,p,k], validity [m], dropout seeds [m] -> tokens [m,d]; without the pool, one for
+        each step of the last stage."""
         c, layers = self.config, self.layers
         stem = Conv1D(c.stem_features, c.width, 2, layers.compute_dtype, name="stem_conv")
         x, bias = stem.without_bias(x)
@@ -49,6 +52,7 @@ class BeatEncoder(nn.Module):
                 residual = maybe_remat(ResidualBlock, layers.remat)
                 x = residual(pair, name=f"stage{stage}_block{block}")(x, valid, seeds, train)
                 number += 1
-        pooled = x.astype(jnp.float32).mean(axis=1)
+        x = x.astype(jnp.float32)
         start = nn.initializers.xavier_uniform()
-        return nn.Dense(self.token_dim, kernel_init=start, name="token")(pooled)
+        token = nn.Dense(self.token_dim, kernel_init=start, name="token")
+        return token(x.mean(axis=1) if pool else x)

@@ -139,6 +139,9 @@ class Network(nn.Module):
     objective: parts.Objective = parts.Objective()
 
     loss_terms = staticmethod(losses.loss_terms)
+    signal_samples = 0  # of each record that a batch must have: it reads beats alone
+    least_patients = 1  # of a data set to train on
+    lowest_is_best = True  # the state of lowest validation loss is the one to use
 
     def setup(self):
         blocks = len(self.decoding.features)
@@ -168,6 +171,11 @@ class Network(nn.Module):
     def make_temporal(self) -> nn.Module:
         """The module that predicts tokens [b,n,d] and a last state [b,h] from tokens [b,n,d]."""
         return TemporalModule(self.dynamics, self.encoding.token_dim, self.layers.dropout)
+
+    @property
+    def feature_dim(self) -> int:
+        """Numbers of a token."""
+        return self.encoding.token_dim
 
     @property
     def part_sizes(self) -> dict[str, int]:

@@ -30,7 +30,6 @@ from data_prep.dataset.shards import ShardSet, read_metadata
 from lvcg_jax.data.batches import BatchMaker
 from lvcg_jax.embed.table import Table
 from lvcg_jax.model.masking import masked_mean
-from lvcg_jax.model.network import PARTS
 from lvcg_jax.probe.linear import STRENGTHS, Linear, fit_ridge
 from lvcg_jax.runs.state import decay_mask
 from lvcg_jax.stats import auroc
@@ -85,7 +84,7 @@ def logits(params, fixed, batch, model, max_beats: int) -> jax.Array:
         "batch_stats": fixed["batch_stats"],
     }
     parts = model.apply(variables, batch, batch["lead_mask"], max_beats, method="embed")
-    embedding = jnp.concatenate([parts[name] for name in PARTS], axis=-1)
+    embedding = jnp.concatenate([parts[name] for name in model.part_sizes], axis=-1)
     standard = (embedding - fixed["shift"]) / fixed["scale"]
     return standard @ params["head"]["kernel"] + params["head"]["bias"]
 
@@ -127,7 +126,8 @@ class FineTune:
         shards = AllSplits(data)
         if not np.array_equal(table.extra["num_beats"], shards.counts):
             raise ValueError(f"the table does not hold every window of {data}, in its order")
-        self._make, self._max_beats = BatchMaker(shards, 1, 1, [0], True), embedder.max_beats
+        self._make = BatchMaker(shards, 1, 1, [0], True, embedder.model.signal_samples)
+        self._max_beats = embedder.max_beats
         self._model, self._rows, self._features = embedder.model, rows, table.embedding[rows]
         self._parts = table.part_sizes
         params, stats = embedder.variables["params"], embedder.variables["batch_stats"]

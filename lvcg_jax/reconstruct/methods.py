@@ -75,6 +75,7 @@ class NetworkLeads:
     """
 
     def __init__(self, model: LVCG, names: dict[str, str], slots: int = SLOTS, rows: int = ROWS):
+        model.require_heart_vector("deriving leads")
         self.model, self.names, self.units = model, names, {name: "z" for name in names}
         self.slots, self.rows = max(slots, model.max_beats), rows
 

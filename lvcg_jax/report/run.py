@@ -97,16 +97,19 @@ def run_page(options: Options, say: Callable[[str], None]) -> str:
         given = options.inputs.get(name)
         if path := given or find_input(run, name):
             add(name, title, lambda make=make, path=path: make(path), given is not None)
-    if sets and options.records:
+    ours = "peer" not in config  # another method derives no leads and has no geometry
+    if sets and options.records and ours:
         title, given = "Derived leads on ECG paper", options.data is not None
         add("overlays", title, lambda: overlay_section(options, config), given)
     given = options.inputs.get("embeddings")
     if path := given or find_input(run, "embeddings"):
         title = "Maps of the embedding"
         add("maps", title, lambda: map_section(path, options, say), given is not None)
-    add("directions", "Lead directions", lambda: directions_section(config, options))
+    if ours:
+        add("directions", "Lead directions", lambda: directions_section(config, options))
     add("configuration", "Configuration", lambda: config_section(config, run))
-    add("card", "Model card", lambda: card_section(config, run))
+    if ours:
+        add("card", "Model card", lambda: card_section(config, run))
 
     preprocess = make_preprocess(config)
     return render(
@@ -147,8 +150,9 @@ def _headline(
         lowest = min(validation, key=lambda row: row["loss"])
         loss, step = lowest["loss"], lowest["step"]
         found.append(("lowest validation loss", f"{loss:.4g}\u00a0at step {step:,}"))
-        found.append(("R2 of hidden leads", f"{lowest['ecg_r2']:.3f}"))
-        found.append(("R2 of the heart vector", f"{lowest['vcg_r2']:.3f}"))
+        for name, words in (("ecg_r2", "hidden leads"), ("vcg_r2", "the heart vector")):
+            if name in lowest:
+                found.append((f"R2 of {words}", f"{lowest[name]:.3f}"))
     speed = [row["records_per_second"] for row in rows if "records_per_second" in row]
     if speed:
         found.append(("throughput (median)", f"{np.median(speed):.0f}\u00a0records / s"))

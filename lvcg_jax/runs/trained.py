@@ -109,11 +109,9 @@ def fresh_state(config: ConfigDict, seed):
     # imported late: optax is not needed for inference
     from lvcg_jax.runs.state import create_state, make_optimizer
 
-    preprocess = make_preprocess(config)
-    batch = silent_batch(preprocess.beat_samples)
-    return create_state(
-        config, make_model(config), make_optimizer(config), batch, preprocess.max_beats, seed
-    )
+    preprocess, model = make_preprocess(config), make_model(config)
+    batch = silent_batch(preprocess.beat_samples, model.signal_samples)
+    return create_state(config, model, make_optimizer(config), batch, preprocess.max_beats, seed)
 
 
 def _first_device() -> jax.sharding.Sharding:

@@ -55,7 +55,7 @@ def data_key(data: Path) -> str:
 
 def random_weights_key(config: ConfigDict) -> str:
     """All of a config that its random weights depend on."""
-    sections = ("preprocess", "geometry", "model")
+    sections = ("preprocess", "geometry", "model", "peer")
     fields = flatten(config).items()
     same = {name: value for name, value in fields if name.split(".")[0] in sections}
     return json.dumps(same, sort_keys=True)

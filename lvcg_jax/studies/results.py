@@ -194,7 +194,10 @@ def describe_model(checkpoint: Path, model: LVCG) -> dict:
         changed = differences(read_config_file(PAPER_CONFIG), model.config)
         of_these = {"differences": changed, "pretrained_on": model.facts["corpora"]}
         return model.facts["run"] | of_these
-    return describe_run(checkpoint, model.checkpoint) | {"pretrained_on": pretrained_on(checkpoint)}
+    found = describe_run(checkpoint, model.checkpoint)
+    if "peer" in model.config:
+        found["method"] = model.config.peer.method
+    return found | {"pretrained_on": pretrained_on(checkpoint)}
 
 
 def pretrained_on(run: Path) -> list[str] | None:

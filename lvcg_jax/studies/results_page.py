@@ -140,6 +140,11 @@ def _facts(document: dict) -> list[str]:
         f"- Checkpoint {run['checkpoint']}, of a run of {run['steps']} steps with"
         f" {run['batch_size']} records each."
     )
+    if run.get("method"):
+        lines.append(
+            f"- Rows called {MODEL} are of another method: `{run['method']}` (see"
+            " [Peers](peers.md))."
+        )
     lines.append(f"- {_pretraining(document)}")
     best, last = run["validation_best"], run["validation_last"]
     if best:
@@ -173,10 +178,11 @@ def _pretraining(document: dict) -> str:
 
 
 def _validation(row: dict) -> str:
-    scores = (
-        f"R2 of hidden leads {row['ecg_r2']:.3f}, of the visible heart vector {row['vcg_r2']:.3f}"
-    )
-    return f"loss {row['loss']:.4g} at step {row['step']} ({scores})"
+    loss = f"loss {row['loss']:.4g} at step {row['step']}"
+    if "ecg_r2" not in row:  # of another method
+        return loss
+    leads, vector = row["ecg_r2"], row["vcg_r2"]
+    return f"{loss} (R2 of hidden leads {leads:.3f}, of the visible heart vector {vector:.3f})"
 
 
 def _glance(page: Page, metric: str) -> list[str]:

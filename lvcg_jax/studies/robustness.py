@@ -496,6 +496,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     tasks = choose_tasks(args.task, args.data)
     model, out = LVCG.load(args.checkpoint), Path(args.out)
+    model.require_heart_vector("lvcg robustness")
     if model.directions.shape[1] != SPACE:
         raise InputError(
             f"{args.checkpoint} has a geometry of {model.directions.shape[1]} modes, which are no"

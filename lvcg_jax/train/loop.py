@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +43,8 @@ from lvcg_jax.train.beat_modes import fit_beat_modes
 from lvcg_jax.train.compiled import CompiledStep
 from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
 from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
+
+COLLAPSED = 0.01  # a spread of the embeddings (see lvcg_jax/peers/peer.py) under which a run warns
 
 
 def say(message: str) -> None:
@@ -95,7 +97,8 @@ def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
         patients = config.data.synthetic_patients
         say(f"no data.dir given: making a synthetic data set of {patients} patients in {shards}")
         write_corpus(raw, patients=config.data.synthetic_patients, seed=config.seed)
-        build(open_corpus("synthetic", raw), shards, make_preprocess(config))
+        corpus, whole = open_corpus("synthetic", raw), "peer" in config
+        build(corpus, shards, make_preprocess(config), store_signal=whole)
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -130,6 +133,28 @@ class Preemption:
 def sets_of(train: ShardSet | Mixture) -> tuple[list[ShardSet], list[float]]:
     """The data sets that are trained on, and their weights."""
     return (train.sets, train.weights) if isinstance(train, Mixture) else ([train], [1.0])
+
+
+def check_data(model, sets: Sequence[ShardSet]) -> None:
+    """An InputError if the data sets do not have what the model learns from."""
+    for shards in sets if model.signal_samples else ():
+        shards.require_signal()
+    found = sum(values["patients"] for s in sets for values in s.metadata["splits"].values())
+    if found < model.least_patients:
+        raise InputError(
+            f"{sets[0].directory} has records of {found} patient only: {type(model).__name__}"
+            f" learns to tell patients apart, give records of {model.least_patients} or more"
+        )
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """The numbers of a step or a validation that are shown while a run goes on."""
+    words = f"loss {values['loss']:.4g}"
+    if "ecg_r2" in values:
+        words += f", hidden leads R2 {values['ecg_r2']:.3f}"
+    if "embedding_std" in values:
+        words += f", spread of embeddings {values['embedding_std']:.3f}"
+    return words
 
 
 def check_finite(
@@ -215,11 +240,13 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     mesh = make_mesh(config)
     groups, mine = mesh.shape["data"], local_groups(mesh)
     model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
-    maker = BatchMaker(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
+    check_data(model, sets)
+    make_batches = partial(BatchMaker, signal=model.signal_samples)
+    maker = make_batches(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
     order = maker.order(config.data.batch_size, config.seed)
     batches = train_batches(maker, order, config.data.prefetch, config.data.threads)
     sample = jax.tree.map(
-        lambda x: x[0, :1], BatchMaker(train_shards, 1, 1, [0], True)(np.zeros(1, int))
+        lambda x: x[0, :1], make_batches(train_shards, 1, 1, [0], True)(np.zeros(1, int))
     )
     init = partial(create_state, config, model, tx, sample, max_beats)
     abstract = jax.eval_shape(init, 0)
@@ -260,7 +287,7 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
         )
 
         def validate(state) -> dict[str, float]:
-            maker = BatchMaker(validation_shards, 1, groups, mine, config.data.pack)
+            maker = make_batches(validation_shards, 1, groups, mine, config.data.pack)
             size = -(-config.data.batch_size // groups) * groups
             sums = [
                 jax.device_get(validation_step(state, put_batch(batch, mesh)))
@@ -279,10 +306,11 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
         )
         closers.append(bar.close)
         window = (start, time.monotonic())  # since the numbers were last logged
+        collapsed = False
 
         def settle(step: int, metrics, losses, moment: float) -> None:
             """Fetches the numbers of a step, checks its losses, and logs it if it is due."""
-            nonlocal window
+            nonlocal window, collapsed
             metrics, losses = jax.device_get((metrics, losses))
             check_finite(losses, step, train_shards, order)
             if step % config.train.log_every == 0 or step == 1:
@@ -292,8 +320,13 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
                 metrics["memory_gib"] = peak_memory()
                 window = (step, moment)
                 speed = f"{metrics['records_per_second']:.0f} records/s"
-                scores = f"loss {metrics['loss']:.4g}, hidden leads R2 {metrics['ecg_r2']:.3f}"
-                bar.set_postfix_str(f"{scores}, {speed}", refresh=False)
+                bar.set_postfix_str(f"{in_words(metrics)}, {speed}", refresh=False)
+                if metrics.get("embedding_std", 1.0) < COLLAPSED and not collapsed:
+                    collapsed = True
+                    say(
+                        f"warning: at step {step} the embeddings of all records are nearly the same"
+                        f" (spread {metrics['embedding_std']:.1g} of 1): the model has collapsed"
+                    )
                 if log:
                     log.write(step, "train", metrics)
 
@@ -323,9 +356,9 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
                 values = validate(state)
                 if log:
                     log.write(step, "validation", values)
-                loss, r2 = values["loss"], values["ecg_r2"]
-                say(f"step {step}: validation loss {loss:.4g}, hidden leads R2 {r2:.3f}")
-                checkpoints.save_if_lowest(step, state, loss)
+                say(f"step {step}: validation {in_words(values)}")
+                if model.lowest_is_best:
+                    checkpoints.save_if_lowest(step, state, values["loss"])
                 window = (step, time.monotonic())
             if saving:
                 if log:

@@ -1,13 +1,13 @@
 """The jitted train and validation steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lvcg_jax.model.losses import TERMS, worst_share
+from lvcg_jax.model.losses import worst_share
 from lvcg_jax.model.masking import masked_mean, masked_sum
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.runs.state import TrainState, make_schedule
@@ -62,9 +62,11 @@ def make_train_step(
         # What is logged.
         valid = batch["num_beats"] > 0
         metrics = {
-            **{name: masked_mean(terms[name], valid) for name in ("loss", *TERMS) if name in terms},
-            **{f"{name}_r2": _r2(terms, valid, name) for name in ("ecg", "vcg")},
-            **{f"{name}_worst5": worst_share(terms[name], valid) for name in ("ecg", "vcg")},
+            **{name: masked_mean(x, valid) for name, x in terms.items() if not _is_power(name)},
+            **{f"{name}_r2": _r2(terms, valid, name) for name in reconstructions(terms)},
+            **{
+                f"{name}_worst5": worst_share(terms[name], valid) for name in reconstructions(terms)
+            },
             "gradient_norm": optax.tree.norm(gradient),
             "learning_rate": schedule(state.step),
         }
@@ -78,6 +80,15 @@ def make_train_step(
         in_shardings=(state_shardings, batch_sharding(mesh)),
         out_shardings=(state_shardings, everywhere, everywhere),
     )
+
+
+def _is_power(name: str) -> bool:
+    return name.endswith("_power")
+
+
+def reconstructions(terms: Iterable[str]) -> list[str]:
+    """The terms that are errors of something whose power is also there: they have an R2."""
+    return [name.removesuffix("_power") for name in terms if _is_power(name)]
 
 
 def _r2(terms, valid, name: str) -> jax.Array:
@@ -111,11 +122,11 @@ def make_validation_step(
 
 
 def summarise_validation(sums: list[dict]) -> dict[str, float]:
-    """Means over all records from the sums of the batches, and R2 of the two reconstructions."""
+    """Means over all records from the sums of the batches, and R2 of reconstructions."""
     total = {name: float(sum(float(s[name]) for s in sums)) for name in sums[0]}
     records = max(total.pop("records"), 1.0)
     r2 = {
         f"{name}_r2": 1.0 - total[name] / max(total.pop(f"{name}_power"), 1e-9)
-        for name in ("ecg", "vcg")
+        for name in reconstructions(sums[0])
     }
     return {**{name: value / records for name, value in total.items()}, **r2}

@@ -1,0 +1,226 @@
+"""Every method trains, resumes and embeds through the doors that LVCG uses."""
+
+import shutil
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from helpers.tiny_peers import SLOTS, peer_batch, peer_config, random_windows, tiny_peer
+
+from data_prep.base.errors import InputError
+from data_prep.dataset.shards import ShardSet
+from lvcg_jax.config.build import make_model
+from lvcg_jax.config.files import read_config_file
+from lvcg_jax.config.inputs import make_preprocess, make_subsets
+from lvcg_jax.data.packing import silent_batch
+from lvcg_jax.embed.dataset import embed_dataset
+from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.peers import METHODS
+from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.runs.state import create_state, make_optimizer
+from lvcg_jax.train.loop import check_data, train_and_evaluate
+from lvcg_jax.train.sharding import make_mesh, state_sharding
+from lvcg_jax.train.steps import make_train_step
+
+COUNTS = (4, 2, 5, 3, 6)
+LEAD_MASKS = (4095, 0b101111111011, 4095, 0b000000000010, 4095)
+WINDOWS = random_windows(COUNTS, lead_masks=LEAD_MASKS)
+BATCH = peer_batch([*WINDOWS, None])  # the last row only fills up
+
+
+def with_garbage(batch):
+    """The batch with other numbers in missing leads, rows without a record and slots without a
+    beat."""
+    changed = {name: x.copy() for name, x in batch.items()}
+    for row, mask in enumerate(LEAD_MASKS):
+        missing = [lead for lead in range(12) if not mask >> lead & 1]
+        changed["signal"][0, row, missing] = 50.0
+    changed["signal"][0, -1], changed["patient"][0, -1], changed["uid"][0, -1] = 20.0, 7, 7
+    changed["beats"][0, sum(COUNTS) :] = 9.0
+    return changed
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_takes_a_step_that_nothing_but_its_records_can_change(method):
+    config = tiny_peer(method)
+    config.data.batch_size = 6
+    model, tx, mesh = make_model(config), make_optimizer(config), make_mesh(config)
+    init = partial(create_state, config, model, tx, BATCH, SLOTS)
+    shardings = state_sharding(mesh, jax.eval_shape(init, 0), config)
+    start = jax.device_get(jax.jit(init)(0))
+    step = make_train_step(model, tx, config, make_subsets(config), SLOTS, mesh, shardings)
+
+    def taken(batch):
+        return jax.device_get(step(start, jax.tree.map(lambda x: x[None], batch)))
+
+    state, metrics, losses = taken(BATCH)
+    other, _, other_losses = taken(with_garbage(BATCH))
+    np.testing.assert_array_equal(losses[0, 0, :5], other_losses[0, 0, :5])
+    jax.tree.map(np.testing.assert_array_equal, state.params, other.params)
+
+    # the state can be stored and resumed: the same arrays, finite, and the encoder has learnt
+    assert jax.tree.map(np.shape, state) == jax.tree.map(np.shape, start)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((state.params, metrics)))
+    moved = jax.tree.map(
+        lambda a, b: np.abs(a - b).max(), state.params["encoder"], start.params["encoder"]
+    )
+    assert np.mean([x > 0 for x in jax.tree.leaves(moved)]) > 0.6
+    assert 0.0 < metrics["embedding_std"] <= 1.0
+
+    # one vector for each record and one for each beat, which missing leads cannot change
+    variables = {"params": state.params, "batch_stats": state.batch_stats}
+    parts = model.apply(variables, BATCH, BATCH["lead_mask"], SLOTS, method="embed")
+    (size,) = model.part_sizes.values()
+    assert parts["structure"].shape == (1, 6, size)
+    assert parts["tokens"].shape == (1, 6, SLOTS, model.feature_dim)
+
+
+@pytest.mark.parametrize("method", ["simclr", "barlow_twins"])
+def test_records_of_all_devices_are_compared_with_each_other(method):
+    """A group is what one device holds: however the records are grouped, the losses are the
+    same."""
+    model = make_model(tiny_peer(method))
+    windows = random_windows((3, 4, 2, 5), seed=3)
+    variables = jax.jit(model.init, static_argnums=4)(
+        jax.random.key(0), BATCH, BATCH["lead_mask"], None, SLOTS
+    )
+    key, losses = jax.random.key(5), []
+    for groups in (1, 4):
+        batch = peer_batch(windows, groups)
+        apply = jax.jit(partial(model.apply, mutable=["batch_stats"]), static_argnums=4)
+        terms, _ = apply(variables, batch, batch["lead_mask"], key, SLOTS)
+        losses.append(np.asarray(terms["loss"]).reshape(-1))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+# ---- Through the doors
+
+
+@pytest.fixture(scope="module")
+def signal_shards(raw_corpus, tmp_path_factory):
+    """The corpus as shards of two seconds, with signals."""
+    from data_prep.corpora.corpus import open_corpus
+    from data_prep.dataset.builder import build
+
+    folder = tmp_path_factory.mktemp("signal_shards") / "data"
+    preprocess = make_preprocess(tiny_peer("simclr"))
+    options = {"progress": False, "store_signal": True}
+    build(open_corpus("synthetic", raw_corpus), folder, preprocess, **options)
+    return folder
+
+
+def short_run(method, data):
+    """Three steps, each with its checkpoint."""
+    config = tiny_peer(method)
+    config.data.update({"dir": str(data), "batch_size": 4})
+    config.train.update({"steps": 3, "checkpoint_every": 1, "validate_every": 3})
+    config.train.validate_records = 4
+    return config
+
+
+@pytest.fixture(scope="module", params=["byol", "heartlang", "ecg_jepa"])
+def run(request, signal_shards, tmp_path_factory):
+    """A finished run: with a teacher and norm statistics, with a vocabulary, with a teacher of
+    tokens and masks."""
+    workdir = tmp_path_factory.mktemp("runs") / request.param
+    assert train_and_evaluate(short_run(request.param, signal_shards), workdir) == "finished"
+    return workdir
+
+
+def test_a_run_resumes_bit_for_bit(run, signal_shards, tmp_path):
+    again = tmp_path / run.name
+    shutil.copytree(run, again)
+    shutil.rmtree(again / "checkpoints" / "3")
+    assert train_and_evaluate(short_run(run.name, signal_shards), again) == "finished"
+    found, expected = LVCG.load(again), LVCG.load(run)
+    assert found.checkpoint == expected.checkpoint == f"{run.name}@3#" + expected.checkpoint[-8:]
+    rows = [[r["loss"] for r in read_metrics(x) if r["kind"] == "train"] for x in (run, again)]
+    assert rows[0] == rows[1] and len(rows[0]) == 3
+
+
+def test_a_run_is_embedded_like_any_other(run, signal_shards, shards_dir):
+    model = LVCG.load(run)
+    table = embed_dataset(model, signal_shards, splits=["test"], tokens=True, progress=False)
+    (size,) = model.part_sizes.values()
+    assert table.parts == {"structure": size} and table.embedding.shape[1] == size
+    assert table.tokens.shape == (table.extra["num_beats"].sum(), model.model.feature_dim)
+    assert np.isfinite(table.embedding).all() and table.embedding.std(0).max() > 0
+    # a record in memory has its signal anyway
+    few = model.embed(np.random.default_rng(0).normal(size=(900, 2)), fs=300, leads=["I", "V2"])
+    assert few.parts["structure"].shape == (len(few.num_beats), size)
+    with pytest.raises(InputError, match="which only embeds"):
+        model.vcg(np.zeros((900, 1)), 300, ["I"])
+
+
+# ---- Mistakes
+
+
+def test_shards_without_signals_say_how_to_build_them(shards_dir, tmp_path):
+    config = peer_config("simclr-smoke")
+    config.preprocess = read_config_file("pretrain:smoke").preprocess
+    config.data.dir = str(shards_dir)
+    with pytest.raises(InputError, match="holds beats only.*lvcg build --store_signal"):
+        train_and_evaluate(config, tmp_path / "run")
+
+
+def test_a_batch_without_negatives_is_refused():
+    config = tiny_peer("simclr")
+    config.data.batch_size, config.optim.accumulate = 4, 4
+    with pytest.raises(InputError, match="there would be 1: data.batch_size / optim.accumulate"):
+        make_model(config)
+    config.peer.method = "st_mem"  # needs no others
+    make_model(config)
+
+
+def test_clocs_refuses_a_single_patient(signal_shards):
+    shards = ShardSet(signal_shards, "train")
+    alone = SimpleNamespace(
+        directory=shards.directory,
+        metadata={"splits": {"train": {"patients": 1}}},
+        require_signal=lambda: None,
+    )
+    with pytest.raises(InputError, match="records of 1 patient only: CLOCS"):
+        check_data(make_model(tiny_peer("clocs")), [alone])
+    check_data(make_model(tiny_peer("simclr")), [alone])
+    check_data(make_model(tiny_peer("clocs")), [shards])
+
+
+def test_sizes_that_do_not_go_together_are_refused():
+    for fields, words in (
+        ({"method": "dino"}, "peer.method is 'dino': choose from simclr"),
+        ({"patch": 30}, "peer.patch=30 does not divide the 200 samples"),
+        ({"vit_heads": 3}, "peer.vit_dim=16 cannot be divided by peer.vit_heads=3"),
+    ):
+        config = tiny_peer("st_mem")
+        config.peer.update(fields)
+        with pytest.raises(InputError, match=words):
+            make_model(config)
+    for variant in ("dino", "simclr-huge"):
+        with pytest.raises(ValueError, match="choose"):
+            peer_config(variant)
+
+
+def test_a_collapse_is_told_once(signal_shards, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lvcg_jax.train.loop.COLLAPSED", 2.0)
+    assert train_and_evaluate(short_run("byol", signal_shards), tmp_path / "run") == "finished"
+    assert capsys.readouterr().err.count("the model has collapsed") == 1
+
+
+def test_sizes_match_those_of_lvcg():
+    """Parameters of the encoders, in millions."""
+
+    def size(config):
+        model = make_model(config)
+        batch = silent_batch(config.preprocess.beat_samples, model.signal_samples)
+        init = partial(model.init, visible=batch["lead_mask"], key=None, max_beats=20)
+        shapes = jax.eval_shape(lambda key: init(key, batch), jax.random.key(0))
+        return sum(np.prod(x.shape) for x in jax.tree.leaves(shapes["params"]["encoder"])) / 1e6
+
+    small = size(read_config_file("pretrain:small"))
+    best = size(read_config_file("pretrain:best"))
+    assert size(peer_config("simclr")) == pytest.approx(small, rel=0.02)
+    assert size(peer_config("simclr-best")) == pytest.approx(best, rel=0.02)
+    assert size(peer_config("st_mem")) == pytest.approx(small, rel=0.25)
+    assert 3.0 < size(peer_config("ecg_jepa-best")) < 4.0
