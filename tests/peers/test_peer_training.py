@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from helpers.packed_batch import random_variables
 from helpers.tiny_peers import SLOTS, peer_batch, peer_config, random_windows, tiny_peer
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
+from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
@@ -24,6 +26,7 @@ from lvcg_jax.train.loop import check_data, train_and_evaluate
 from lvcg_jax.train.sharding import make_mesh, state_sharding
 from lvcg_jax.train.steps import make_train_step
 
+QUICK = {"xla_cpu_use_fusion_emitters": False}  # compiles in a third of the time
 COUNTS = (4, 2, 5, 3, 6)
 LEAD_MASKS = (4095, 0b101111111011, 4095, 0b000000000010, 4095)
 WINDOWS = random_windows(COUNTS, lead_masks=LEAD_MASKS)
@@ -42,21 +45,25 @@ def with_garbage(batch):
     return changed
 
 
+def random_state(config, model, tx):
+    """A train state that is quickly made: without compiling the initialisers."""
+    abstract = jax.eval_shape(partial(create_state, config, model, tx, BATCH, SLOTS), 0)
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract)
+    return zeros.replace(**random_variables(model, BATCH, SLOTS))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_a_step_that_nothing_but_its_records_can_change(method):
     config = tiny_peer(method)
     config.data.batch_size = 6
     model, tx, mesh = make_model(config), make_optimizer(config), make_mesh(config)
-    init = partial(create_state, config, model, tx, BATCH, SLOTS)
-    shardings = state_sharding(mesh, jax.eval_shape(init, 0), config)
-    start = jax.device_get(jax.jit(init)(0))
+    start = random_state(config, model, tx)
+    shardings = state_sharding(mesh, start, config)
     step = make_train_step(model, tx, config, make_subsets(config), SLOTS, mesh, shardings)
-
-    def taken(batch):
-        return jax.device_get(step(start, jax.tree.map(lambda x: x[None], batch)))
-
-    state, metrics, losses = taken(BATCH)
-    other, _, other_losses = taken(with_garbage(BATCH))
+    batch, changed = ({n: x[None] for n, x in b.items()} for b in (BATCH, with_garbage(BATCH)))
+    step = step.lower(start, batch).compile(compiler_options=QUICK)
+    state, metrics, losses = jax.device_get(step(start, batch))
+    other, _, other_losses = jax.device_get(step(start, changed))
     np.testing.assert_array_equal(losses[0, 0, :5], other_losses[0, 0, :5])
     jax.tree.map(np.testing.assert_array_equal, state.params, other.params)
 
@@ -69,29 +76,29 @@ def test_every_method_takes_a_step_that_nothing_but_its_records_can_change(metho
     assert np.mean([x > 0 for x in jax.tree.leaves(moved)]) > 0.6
     assert 0.0 < metrics["embedding_std"] <= 1.0
 
-    # one vector for each record and one for each beat, which missing leads cannot change
+    # one vector for each record and one for each beat
     variables = {"params": state.params, "batch_stats": state.batch_stats}
-    parts = model.apply(variables, BATCH, BATCH["lead_mask"], SLOTS, method="embed")
+    embed = partial(model.apply, max_beats=SLOTS, method="embed")
+    parts = jax.eval_shape(embed, variables, BATCH, BATCH["lead_mask"])
     (size,) = model.part_sizes.values()
     assert parts["structure"].shape == (1, 6, size)
     assert parts["tokens"].shape == (1, 6, SLOTS, model.feature_dim)
 
 
-@pytest.mark.parametrize("method", ["simclr", "barlow_twins"])
+@pytest.mark.parametrize("method", ["simclr"])
 def test_records_of_all_devices_are_compared_with_each_other(method):
     """A group is what one device holds: however the records are grouped, the losses are the
     same."""
     model = make_model(tiny_peer(method))
     windows = random_windows((3, 4, 2, 5), seed=3)
-    variables = jax.jit(model.init, static_argnums=4)(
-        jax.random.key(0), BATCH, BATCH["lead_mask"], None, SLOTS
-    )
+    variables = random_variables(model, BATCH, SLOTS)
+    apply = jax.jit(partial(model.apply, mutable=["batch_stats"]), static_argnums=4)
     key, losses = jax.random.key(5), []
     for groups in (1, 4):
         batch = peer_batch(windows, groups)
-        apply = jax.jit(partial(model.apply, mutable=["batch_stats"]), static_argnums=4)
-        terms, _ = apply(variables, batch, batch["lead_mask"], key, SLOTS)
-        losses.append(np.asarray(terms["loss"]).reshape(-1))
+        arguments = variables, batch, batch["lead_mask"], key
+        program = apply.lower(*arguments, SLOTS).compile(compiler_options=QUICK)
+        losses.append(np.asarray(program(*arguments)[0]["loss"]).reshape(-1))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
@@ -120,36 +127,42 @@ def short_run(method, data):
     return config
 
 
-@pytest.fixture(scope="module", params=["byol", "heartlang", "ecg_jepa"])
+@pytest.fixture(scope="module", params=["byol", "heartlang"])
 def run(request, signal_shards, tmp_path_factory):
-    """A finished run: with a teacher and norm statistics, with a vocabulary, with a teacher of
-    tokens and masks."""
+    """A finished run: of a method with a teacher and norm statistics, and of one with masks and a
+    vocabulary."""
     workdir = tmp_path_factory.mktemp("runs") / request.param
     assert train_and_evaluate(short_run(request.param, signal_shards), workdir) == "finished"
     return workdir
 
 
-def test_a_run_resumes_bit_for_bit(run, signal_shards, tmp_path):
+def test_a_run_resumes_bit_for_bit_and_tells_a_collapse(
+    run, signal_shards, tmp_path, monkeypatch, capsys
+):
     again = tmp_path / run.name
     shutil.copytree(run, again)
     shutil.rmtree(again / "checkpoints" / "3")
+    shutil.rmtree(again / "checkpoints" / "2")
+    monkeypatch.setattr("lvcg_jax.train.loop.COLLAPSED", 2.0)
     assert train_and_evaluate(short_run(run.name, signal_shards), again) == "finished"
+    assert capsys.readouterr().err.count("the model has collapsed") == 1  # in two steps
     found, expected = LVCG.load(again), LVCG.load(run)
-    assert found.checkpoint == expected.checkpoint == f"{run.name}@3#" + expected.checkpoint[-8:]
+    assert found.checkpoint == expected.checkpoint  # with a hash of all weights
+    assert found.checkpoint.startswith(f"{run.name}@3#")
     rows = [[r["loss"] for r in read_metrics(x) if r["kind"] == "train"] for x in (run, again)]
     assert rows[0] == rows[1] and len(rows[0]) == 3
 
 
-def test_a_run_is_embedded_like_any_other(run, signal_shards, shards_dir):
+def test_a_run_is_embedded_like_any_other(run, signal_shards):
     model = LVCG.load(run)
     table = embed_dataset(model, signal_shards, splits=["test"], tokens=True, progress=False)
     (size,) = model.part_sizes.values()
     assert table.parts == {"structure": size} and table.embedding.shape[1] == size
     assert table.tokens.shape == (table.extra["num_beats"].sum(), model.model.feature_dim)
     assert np.isfinite(table.embedding).all() and table.embedding.std(0).max() > 0
-    # a record in memory has its signal anyway
-    few = model.embed(np.random.default_rng(0).normal(size=(900, 2)), fs=300, leads=["I", "V2"])
-    assert few.parts["structure"].shape == (len(few.num_beats), size)
+    # a record in memory has its signal anyway; here windows of two seconds and of one
+    few = model.embed(make_record(seconds=3.0)[0][:, :2], fs=250, leads=["I", "II"])
+    assert few.parts["structure"].shape == (2, size)
     with pytest.raises(InputError, match="which only embeds"):
         model.vcg(np.zeros((900, 1)), 300, ["I"])
 
@@ -202,12 +215,6 @@ def test_sizes_that_do_not_go_together_are_refused():
             peer_config(variant)
 
 
-def test_a_collapse_is_told_once(signal_shards, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lvcg_jax.train.loop.COLLAPSED", 2.0)
-    assert train_and_evaluate(short_run("byol", signal_shards), tmp_path / "run") == "finished"
-    assert capsys.readouterr().err.count("the model has collapsed") == 1
-
-
 def test_sizes_match_those_of_lvcg():
     """Parameters of the encoders, in millions."""
 
@@ -219,8 +226,6 @@ def test_sizes_match_those_of_lvcg():
         return sum(np.prod(x.shape) for x in jax.tree.leaves(shapes["params"]["encoder"])) / 1e6
 
     small = size(read_config_file("pretrain:small"))
-    best = size(read_config_file("pretrain:best"))
     assert size(peer_config("simclr")) == pytest.approx(small, rel=0.02)
-    assert size(peer_config("simclr-best")) == pytest.approx(best, rel=0.02)
     assert size(peer_config("st_mem")) == pytest.approx(small, rel=0.25)
     assert 3.0 < size(peer_config("ecg_jepa-best")) < 4.0
