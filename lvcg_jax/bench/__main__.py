@@ -19,7 +19,8 @@ the median share of padding is measured. What the fields of a line mean:
 share_of_peak        of the matrix product that takes turns with the part (peak_gflop_per_second),
                      so that a slow spell of the machine hits both; FLOPs are those of valid beats
                      by direct convolution (lvcg_jax/model/flops.py), of which some forms
-                     (lvcg_jax/model/ops/conv1d.py) need fewer
+                     (lvcg_jax/model/ops/conv1d.py) need fewer; of a peer (configs/peers.py), all
+                     operations of its program as XLA counts them
 seconds              median over the turns of a call that follows a call of the same kind
 compile_seconds      of compiling; little if a compilation cache has the program
 process_memory_gib   high-water mark of the process from compiling to the end of the first call
@@ -129,13 +130,15 @@ class Bench:
             self.shards = RandomRecords(make_preprocess(config))
         self.max_beats = config.preprocess.max_beats
         self.models = {"ours": make_model(config)}
+        self.signal = self.models["ours"].signal_samples
+        if self.data and self.signal:
+            self.shards.require_signal()
         if self.baseline:
             self.models["baseline"] = make_plain_model(config)
 
     def maker(self, accumulate: int) -> BatchMaker:
-        return BatchMaker(
-            self.shards, accumulate, self.groups, range(self.groups), self.config.data.pack
-        )
+        groups = (self.groups, range(self.groups))
+        return BatchMaker(self.shards, accumulate, *groups, self.config.data.pack, self.signal)
 
     def drawn(self, part: str) -> Drawn:
         """Batches as training makes them; to embed, of records drawn at random."""
@@ -151,10 +154,8 @@ class Bench:
         )
 
     def _init(self, seed: int) -> TrainState:
-        batch = {
-            name: x[0]
-            for name, x in BatchMaker(self.shards, 1, 1, [0], True)(np.zeros(1, int)).items()
-        }
+        maker = BatchMaker(self.shards, 1, 1, [0], True, self.signal)
+        batch = {name: x[0] for name, x in maker(np.zeros(1, int)).items()}
         return create_state(
             self.config,
             self.models["ours"],
@@ -213,6 +214,7 @@ class Bench:
             self.folder / "data",
             make_preprocess(self.config),
             progress=False,
+            store_signal=self.signal > 0,
         )
         return self.folder / "data"
 
@@ -365,7 +367,10 @@ def compare(
     if bench.profile:
         with jax.profiler.trace(str(Path(bench.profile) / part)):
             jax.block_until_ready(programs["ours"]())
-    flops = model_flops(bench.config, arrays["ours"]["num_beats"])[part]
+    if "peer" in bench.config:
+        flops = programs["ours"].counted_flops()
+    else:
+        flops = model_flops(bench.config, arrays["ours"]["num_beats"])[part]
     lines = {
         name: programs[name].report(arrays[name], flops, seconds[name], peak) for name in programs
     }
@@ -382,7 +387,8 @@ def bench_input(bench: Bench) -> dict:
     """Reading, decoding and packing shuffled batches, as training does it; per second, and per
     second of one core."""
     shards = ShardSet(bench.data or bench.synthetic_shards, "train")
-    maker = BatchMaker(shards, 1, bench.groups, range(bench.groups), bench.config.data.pack)
+    groups = (bench.groups, range(bench.groups))
+    maker = BatchMaker(shards, 1, *groups, bench.config.data.pack, bench.signal)
     order = maker.order(bench.batch_size, 0)
     batches = train_batches(maker, order, bench.config.data.prefetch, bench.config.data.threads)
     wall, cpu = [], []
@@ -520,6 +526,8 @@ def main(argv: list[str] | None = None) -> int:
         raise InputError(
             "--baseline has no learnable geometry: choose a config with geometry.learnable=False"
         )
+    if args.baseline and "peer" in config:
+        raise InputError("--baseline is the paper's model, not one of another method: leave it out")
     if args.baseline and unknown_fields(config):
         fields = ", ".join(unknown_fields(config))
         raise InputError(f"--baseline is the paper's model, it has no {fields}: leave it out")

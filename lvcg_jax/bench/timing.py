@@ -45,12 +45,16 @@ class Program:
         before = time.perf_counter()
         self.compiled = compile_program(function, *arguments)
         self.compile_seconds = time.perf_counter() - before
-        self.arguments = arguments
+        self.function, self.arguments = function, arguments
         jax.block_until_ready(self())
         self.process_memory = peak_memory()
 
     def __call__(self):
         return self.compiled(*self.arguments)
+
+    def counted_flops(self) -> int:
+        """Operations of the program as it was written, counted by XLA."""
+        return int(self.function.lower(*self.arguments).cost_analysis()["flops"])
 
     def report(
         self, batch: dict, flops: int, seconds: list[float], peak: float

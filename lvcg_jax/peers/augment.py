@@ -66,9 +66,10 @@ def cut_out(key, x, most: float):
 
 @each
 def drop_leads(key, x, share: float):
-    """Zeros in each lead with this probability; one lead at least stays."""
+    """Zeros in each lead with this probability; one at least of those that are not zero stays."""
     draws = jax.random.uniform(key, (x.shape[1],))
-    return jnp.where((draws >= share) | (draws == draws.max()), x, 0.0)
+    last = jnp.argmax(jnp.where((x != 0).any(0), draws, -1.0))
+    return jnp.where((draws >= share) | (jnp.arange(x.shape[1]) == last), x, 0.0)
 
 
 @each
