@@ -37,6 +37,7 @@ from lvcg_jax.data.windows import (
 from lvcg_jax.embed.table import beat_weighted_mean
 from lvcg_jax.model.network import PARTS, Network
 from lvcg_jax.model.views import draw_views
+from lvcg_jax.peers.peer import Peer
 from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
 from lvcg_jax.train.beat_modes import fit_beat_modes
@@ -164,7 +165,7 @@ class LVCG:
           facts: what is known of the weights.
         """
         self.config, self.variables, self.facts = config, variables, facts or {}
-        self.model: Network = make_model(config)
+        self.model: Network | Peer = make_model(config)
         self.preprocess = make_preprocess(config)
         self.max_beats = self.preprocess.max_beats
         self.checkpoint = f"{name}#{weights_hash(variables)}"
@@ -450,8 +451,8 @@ class LVCG:
             name: [] for name in (*self.part_sizes, *(["tokens"] if tokens else []))
         }
         # batch after batch: the rows of real windows are kept, and must be finite
-        sizes = max(slots, self.max_beats), rows, self.model.signal_samples
-        for some, batch in read_ahead(pack(windows, *sizes)):
+        shape = max(slots, self.max_beats), rows, self.model.signal_samples
+        for some, batch in read_ahead(pack(windows, *shape)):
             visible = batch.pop("visible")
             result = self.embed_batch(batch, visible)
             for name in self.part_sizes:
@@ -523,13 +524,13 @@ class LVCG:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def embed_packed(model: Network, max_beats: int, variables, batch, visible):
+def embed_packed(model: Network | Peer, max_beats: int, variables, batch, visible):
     """The parts, the tokens and their mask; compiled once per process, model and shape of batch."""
     return model.apply(variables, batch, visible, max_beats, method="embed")
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _initialise(model: Network, max_beats: int, seed):
+def _initialise(model: Network | Peer, max_beats: int, seed):
     batch = silent_batch(model.signal.beat_samples, model.signal_samples)
     return model.init(jax.random.key(seed), batch, batch["lead_mask"], None, max_beats)
 
@@ -551,7 +552,14 @@ def _calibration_batches(
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _calibrate(
-    model: Network, num_visible: int, max_beats: int, params, batch_stats, batch, subsets, key
+    model: Network | Peer,
+    num_visible: int,
+    max_beats: int,
+    params,
+    batch_stats,
+    batch,
+    subsets,
+    key,
 ):
     """The norm statistics after one batch, of views drawn from the subsets or (None) of all
     leads."""

@@ -168,13 +168,17 @@ def training_section(rows: list[dict], config, run: Path) -> Markup:
     curves = curves_of(rows)
     names = [name for name in CURVES if name in curves]
     names += [name for name in curves if name not in CURVES]
-    charts = training_charts(curves, names, f"{config.loss.reduction} over elements")
+    ours = "peer" not in config
+    unit = f"{config.loss.reduction} over elements" if ours else "loss"
+    charts = training_charts(curves, names, unit)
     if not charts:
         return Markup()
+    terms = (
+        f", each a {config.loss.reduction} over its elements in normalised units" if ours else ""
+    )
     caption = (
         "Thin: each logged step; thick: running median; marks: validation. Loss terms are means"
-        f" over records, each a {config.loss.reduction} over its elements in normalised units; R2"
-        f" under {LEAST_R2:g} is not drawn."
+        f" over records{terms}; R2 under {LEAST_R2:g} is not drawn."
     )
     command = f"lvcg train --config=CONFIG --workdir={shown(run)}"
     return parts.figure(parts.grid(charts), caption, command)

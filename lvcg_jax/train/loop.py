@@ -137,12 +137,16 @@ def sets_of(train: ShardSet | Mixture) -> tuple[list[ShardSet], list[float]]:
 
 def check_data(model, sets: Sequence[ShardSet]) -> None:
     """An InputError if the data sets do not have what the model learns from."""
-    for shards in sets if model.signal_samples else ():
-        shards.require_signal()
-    found = sum(values["patients"] for s in sets for values in s.metadata["splits"].values())
-    if found < model.least_patients:
+    patients = 0
+    for shards in sets:
+        if model.signal_samples:
+            shards.require_signal()
+        splits = shards.metadata["splits"]
+        trained = splits if shards.split == ALL_SPLITS else [shards.split]
+        patients += sum(splits[name]["patients"] for name in trained)
+    if patients < model.least_patients:
         raise InputError(
-            f"{sets[0].directory} has records of {found} patient only: {type(model).__name__}"
+            f"{sets[0].directory} has records of {patients} patient only: {type(model).__name__}"
             f" learns to tell patients apart, give records of {model.least_patients} or more"
         )
 

@@ -191,6 +191,7 @@ def test_clocs_refuses_a_single_patient(signal_shards):
     shards = ShardSet(signal_shards, "train")
     alone = SimpleNamespace(
         directory=shards.directory,
+        split="train",
         metadata={"splits": {"train": {"patients": 1}}},
         require_signal=lambda: None,
     )
