@@ -18,8 +18,6 @@ import jax.numpy as jnp
 from lvcg_jax.model.masking import masked_mean, masked_sum, to_beats, to_records
 from lvcg_jax.model.views import visible_leads
 
-TERMS = ("ecg", "vcg", "temp", "rhythm", "base", "view")
-
 
 def _per_record(per_beat: jax.Array, batch, mask: jax.Array) -> jax.Array:
     """Values of packed beats [g,m] -> their sum over those of each record's beats that the mask

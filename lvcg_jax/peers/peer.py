@@ -20,6 +20,7 @@ from lvcg_jax.model import parts
 from lvcg_jax.model.masking import beat_mask, masked_mean, safe_std, to_records
 from lvcg_jax.model.randomness import record_keys
 from lvcg_jax.model.views import visible_leads
+from lvcg_jax.peers.contrast import unit
 
 Terms = dict[str, jax.Array]
 
@@ -61,7 +62,7 @@ class Records(NamedTuple):
 def spread(x: jax.Array, valid: jax.Array) -> jax.Array:
     """How far the directions of vectors [b,d] differ: 0 if all are the same (collapsed), 1 if they
     point everywhere. Root mean square distance of the unit vectors from their mean."""
-    x = x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-12)
+    x = unit(x)
     away = x - masked_mean(x, valid[:, None], 0)
     return safe_std(masked_mean((away * away).sum(-1), valid))
 

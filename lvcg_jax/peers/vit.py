@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.masking import masked_mean
+from lvcg_jax.peers.contrast import NEVER
 from lvcg_jax.peers.peer import Choices, Peer, Records, step_mask
 
-NEVER = -1e9  # the score of a token that may not be looked at
 _table = nn.initializers.normal(0.02)
 
 
