@@ -5,6 +5,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.masking import masked_mean
 from lvcg_jax.peers.contrast import NEVER, similarities
 from lvcg_jax.peers.peer import Choices, Peer, Records, Terms, step_mask
@@ -89,7 +90,7 @@ class CRT(Peer):
         return self.signal.num_samples // self.choices.patch
 
     def setup(self):
-        c, leads = self.choices, 12
+        c = self.choices
         self.encoder = CrossEncoder(c, self.places)
         self.enter = nn.Dense(c.decoder_dim)
         size = (len(DOMAINS) * self.places, c.decoder_dim)
@@ -97,7 +98,7 @@ class CRT(Peer):
         self.hidden = self.param("hidden", nn.initializers.normal(0.02), size[1:])
         self.decoder = Transformer(c.decoder_dim, c.decoder_layers, c.vit_heads)
         widths = (c.patch, c.patch // 2, 2 * (c.patch // 2))
-        self.leave = [nn.Dense(leads * width) for width in widths]
+        self.leave = [nn.Dense(len(LEADS) * width) for width in widths]
 
     def tokens_there(self, records: Records) -> jax.Array:
         """Which tokens exist, [b,q]: patches of time before the record's end, and all of the

@@ -96,18 +96,27 @@ class HeartLang(Peer):
         """Samples of a word."""
         return 2 * round(SECONDS * self.signal.rate / 2)
 
-    def tokens(self, records: Records) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Words [b,l,n,w], which exist [b,l,n], and their tokens [b,l,n,d]."""
-        words, there = cut_words(records, self.width)
-        place = jnp.clip(records.start // self.choices.patch, 0, self.encoder.places - 1)
-        return words, there, self.encoder.tokens(words, place)
+    def places(self, records: Records) -> jax.Array:
+        """When each word is, in patches [b,n]."""
+        return jnp.clip(records.start // self.choices.patch, 0, self.encoder.places - 1)
+
+    def tokens(self, records: Records, words: jax.Array, hidden: jax.Array) -> jax.Array:
+        """Words [b,l,n,w] -> [b,l,n,d]; of the hidden ones [b,l,n] only lead and time are told."""
+        place = self.places(records)
+        blank = self.blank + self.encoder.where(place)
+        return jnp.where(hidden[..., None], blank, self.encoder.tokens(words, place))
+
+    def read(self, tokens: jax.Array, there: jax.Array) -> jax.Array:
+        """A sentence [b,l,n,d], of words that exist [b,l,n] -> encoded."""
+        b, _, _, d = tokens.shape
+        return self.encoder(tokens.reshape(b, -1, d), there.reshape(b, -1)).reshape(tokens.shape)
 
     def terms(self, records: Records, keys: jax.Array, train: bool) -> Terms:
         # the vocabulary
-        words, there, tokens = self.tokens(records)
+        words, there = cut_words(records, self.width)
         shape, flat = there.shape, there.reshape(-1)
-        code, read, distance = self.vocabulary(words.reshape(len(flat), -1), flat, train)
-        error = (read.reshape(words.shape) - words) ** 2
+        code, again, distance = self.vocabulary(words.reshape(len(flat), -1), flat, train)
+        error = (again.reshape(words.shape) - words) ** 2
         rebuilt = masked_mean(error, there[..., None], (1, 2, 3))
         power = masked_mean(words**2, there[..., None], (1, 2, 3))
         far = masked_mean(distance.reshape(shape), there, (1, 2))
@@ -115,22 +124,18 @@ class HeartLang(Peer):
         # the sentence, with some of its words blank
         draws = jax.vmap(lambda key: jax.random.uniform(key, shape[1:]))(keys)
         hidden = there & (draws < self.choices.hidden_share)
-        tokens = jnp.where(hidden[..., None], self.blank, tokens)
-        encoded = self.encoder(
-            tokens.reshape(shape[0], -1, tokens.shape[-1]), there.reshape(shape[0], -1)
-        )
-        guessed = guess_error(self.guess(encoded.reshape(*shape, -1)), code.reshape(shape), hidden)
+        encoded = self.read(self.tokens(records, words, hidden), there)
+        guessed = guess_error(self.guess(encoded), code.reshape(shape), hidden)
         loss = guessed + rebuilt + COMMITMENT * far
-        pooled = masked_mean(encoded, there.reshape(shape[0], -1)[..., None], 1)
+        pooled = masked_mean(encoded, there[..., None], (1, 2))
         terms = {"loss": loss, "guess": guessed, "word": rebuilt, "word_power": power}
         return terms | {"distance": far, "embedding": pooled}
 
     def encode(self, records: Records) -> tuple[jax.Array, jax.Array]:
         """Of beats instead of places in time."""
-        _, there, tokens = self.tokens(records)
-        b, leads, n, d = tokens.shape
-        encoded = self.encoder(tokens.reshape(b, leads * n, d), there.reshape(b, leads * n))
-        return masked_mean(encoded.reshape(tokens.shape), there[..., None], 1), there.any(1)
+        words, there = cut_words(records, self.width)
+        encoded = self.read(self.tokens(records, words, jnp.zeros_like(there)), there)
+        return masked_mean(encoded, there[..., None], 1), there.any(1)
 
     def beat_tokens(self, features: jax.Array, mask: jax.Array, records: Records) -> jax.Array:
         """Those of the beats themselves; a piece that is no word gets the mean."""

@@ -65,11 +65,13 @@ class PatchEncoder(nn.Module):
         self.place = self.param("place", _table, (self.places, c.vit_dim))
         self.trunk = Transformer(c.vit_dim, c.vit_layers, c.vit_heads)
 
+    def where(self, place: jax.Array) -> jax.Array:
+        """What says lead and time: of places [s] or [b,s], [l,s,d] or [b,l,s,d]."""
+        return self.lead[:, None] + self.place[place][..., None, :, :]
+
     def tokens(self, patches: jax.Array, place: jax.Array) -> jax.Array:
         """Patches [b,l,s,w] and the place in time of each, [s] or [b,s] -> [b,l,s,d]."""
-        where = self.place[place]
-        where = where[:, None] if place.ndim == 2 else where
-        return self.patch(patches) + self.lead[:, None] + where
+        return self.patch(patches) + self.where(place)
 
     def __call__(self, tokens: jax.Array, allowed: jax.Array) -> jax.Array:
         """Tokens [b,q,d] -> [b,q,d]; `allowed` as in Transformer."""

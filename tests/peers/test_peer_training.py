@@ -20,6 +20,7 @@ from lvcg_jax.data.packing import silent_batch
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.peers import METHODS
+from lvcg_jax.peers.heartlang import cut_words
 from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.runs.state import create_state, make_optimizer
 from lvcg_jax.train.loop import check_data, train_and_evaluate
@@ -100,6 +101,20 @@ def test_records_of_all_devices_are_compared_with_each_other(method):
         program = apply.lower(*arguments, SLOTS).compile(compiler_options=QUICK)
         losses.append(np.asarray(program(*arguments)[0]["loss"]).reshape(-1))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
+def test_a_blank_word_tells_its_lead_and_its_time_and_nothing_else():
+    model = make_model(tiny_peer("heartlang"))
+    variables = random_variables(model, BATCH, SLOTS)
+    records = model.records(BATCH, BATCH["lead_mask"], SLOTS)
+    words, there = cut_words(records, model.width)
+    hidden = np.broadcast_to(np.arange(SLOTS) % 2 == 0, there.shape)
+    told = partial(model.apply, variables, method="tokens")
+    tokens, other = told(records, words, hidden), told(records, words + 1.0, hidden)
+    np.testing.assert_array_equal(tokens[:, :, ::2], other[:, :, ::2])
+    assert np.abs(tokens - other)[:, :, 1::2].min(-1).max() > 0
+    assert np.abs(tokens[0, 0, 0] - tokens[0, 1, 0]).max() > 0.01  # another lead
+    assert np.abs(tokens[0, 0, 0] - tokens[0, 0, 2]).max() > 0.01  # another time
 
 
 # ---- Through the doors
