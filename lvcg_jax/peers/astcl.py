@@ -2,8 +2,6 @@
 times, without negatives; a discriminator must not be able to tell the views apart."""
 
 import jax
-import jax.numpy as jnp
-import optax
 
 from lvcg_jax.peers.augment import add_noise, drop_leads, smooth, split_keys, wander
 from lvcg_jax.peers.heads import Head
@@ -24,8 +22,7 @@ def told_apart(scores: jax.Array) -> jax.Array:
     """Cross-entropy [b] of a discriminator's scores [2b,1], of noisy views and then of denoised
     ones; log 2 if it can only guess."""
     noisy, clean = scores.reshape(2, -1)
-    one = optax.sigmoid_binary_cross_entropy(noisy, jnp.ones_like(noisy))
-    return 0.5 * (one + optax.sigmoid_binary_cross_entropy(clean, jnp.zeros_like(clean)))
+    return 0.5 * (jax.nn.softplus(-noisy) + jax.nn.softplus(clean))
 
 
 class ASTCL(ResNetPeer):

@@ -17,12 +17,10 @@ def cross_correlation(a: jax.Array, b: jax.Array, valid: jax.Array) -> jax.Array
 
     def standard(x):
         x = x - masked_mean(x, valid[:, None], 0)
-        return x * jax.lax.rsqrt(masked_mean(x * x, valid[:, None], 0) + 1e-5)
+        x = x * jax.lax.rsqrt(masked_mean(x * x, valid[:, None], 0) + 1e-5)
+        return jnp.where(valid[:, None], x, 0.0)
 
-    pairs = jnp.where(valid[:, None], standard(a), 0.0).T @ jnp.where(
-        valid[:, None], standard(b), 0.0
-    )
-    return pairs / jnp.maximum(valid.sum(), 1)
+    return standard(a).T @ standard(b) / jnp.maximum(valid.sum(), 1)
 
 
 def off_identity(correlation: jax.Array) -> tuple[jax.Array, jax.Array]:

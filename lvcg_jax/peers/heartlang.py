@@ -4,7 +4,6 @@ is a sentence, and hidden words are guessed from the others."""
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 
 from lvcg_jax.model.layers import Norm
 from lvcg_jax.model.masking import masked_mean
@@ -39,8 +38,8 @@ def nearest_code(x: jax.Array, codes: jax.Array) -> jax.Array:
 
 def guess_error(scores: jax.Array, code: jax.Array, hidden: jax.Array) -> jax.Array:
     """Cross-entropy [b] of the scores [b,l,n,k] of the codes of hidden words [b,l,n]."""
-    wrong = optax.softmax_cross_entropy_with_integer_labels(scores, code)
-    return masked_mean(wrong, hidden, (1, 2))
+    right = jnp.take_along_axis(scores, code[..., None], -1)[..., 0]
+    return masked_mean(jax.nn.logsumexp(scores, axis=-1) - right, hidden, (1, 2))
 
 
 class Vocabulary(nn.Module):
