@@ -10,11 +10,13 @@ Importing the package is quick: JAX is loaded when LVCG is first used.
 
 from typing import TYPE_CHECKING
 
+from data_prep.base.errors import InputError
+
 if TYPE_CHECKING:  # so that editors and type checkers see them; loaded by __getattr__ otherwise
-    from lvcg_jax.embed.lvcg import LVCG, Embedding
+    from lvcg_jax.embed.lvcg import LVCG, Embedding, Prediction
 
 __version__ = "0.1.0"
-__all__ = ["LVCG", "Embedding"]
+__all__ = ["LVCG", "Embedding", "InputError", "Prediction"]
 
 
 def __getattr__(name: str) -> object:

@@ -28,6 +28,10 @@ COMMANDS = {
         ),
         "train": ("lvcg_jax.train.__main__", "pre-train a model; continues a run that was stopped"),
         "embed": ("lvcg_jax.embed.__main__", "embed shards, a folder of records, or one file"),
+        "predict": (
+            "lvcg_jax.predict.__main__",
+            "answer for records with a head of probe --save",
+        ),
         "export": (
             "lvcg_jax.export.__main__",
             "write the embedder as one file that needs only JAX",

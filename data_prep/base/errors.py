@@ -1,7 +1,7 @@
 """The exception for a mistake by the user."""
 
 
-class InputError(Exception):
+class InputError(ValueError):
     """Something that the user gave cannot be used; the message is the one line that they see."""
 
     def __str__(self) -> str:

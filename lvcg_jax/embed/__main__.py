@@ -14,6 +14,7 @@ used.
 """
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 from data_prep.base.command import Parser, natural_int, run_command
@@ -24,6 +25,7 @@ from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
 from lvcg_jax.embed.dataset import (
     check_place,
+    count_words,
     embed_corpus,
     embed_dataset,
     file_corpus,
@@ -61,6 +63,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         default="window",
         help="one row per window (default), or per record: the mean of its windows",
     )
+    add("--splits", metavar="NAMES", help="splits of --data, e.g. test (default: all)")
     add("--tokens", action="store_true", help="also store the beat tokens (.npz only)")
     add("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
     add(
@@ -89,6 +92,8 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         raise InputError(
             "--random_weights needs --data: its norm statistics are measured on the training split"
         )
+    if args.splits is not None and args.data is None:
+        raise InputError("--splits is for --data: other sources have no stored splits")
     for name in ("rate", "unit", "lead_names"):
         if getattr(args, name) is not None and args.record is None and args.folder is None:
             raise InputError(f"--{name} is for --record: other sources say it themselves")
@@ -96,12 +101,19 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
+def _check_splits(given: str | None, there: Iterable[str]) -> None:
+    """An InputError for a split that the data set does not have."""
+    wrong = [name for name in (given or "").split(",") if name and name not in there]
+    if wrong:
+        raise InputError(f"--splits={given}: no split {wrong[0]}; there are {', '.join(there)}")
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
 
     # source and place of the table, checked before the model is loaded
     if args.data is not None:
-        read_metadata(args.data)
+        _check_splits(args.splits, read_metadata(args.data)["splits"])
     elif args.wfdb is not None:
         corpus = open_corpus("wfdb", args.wfdb)
     elif args.folder is not None:
@@ -124,7 +136,8 @@ def main(argv: list[str] | None = None) -> int:
     options = {"leads": args.leads, "rows": args.rows, "tokens": args.tokens, "failures": failures}
     try:
         if args.data is not None:
-            table = embed_dataset(model, args.data, **options)
+            splits = args.splits.split(",") if args.splits else None
+            table = embed_dataset(model, args.data, splits=splits, **options)
         else:
             table = embed_corpus(model, corpus, **options)
             print("".join(f"note: {note}\n" for note in corpus.all_notes()), end="")
@@ -138,6 +151,7 @@ def main(argv: list[str] | None = None) -> int:
     if listed:
         count = len({failure.record_id for failure in failures})
         print(f"{count} records failed in whole or in part: see {listed}")
+    print(count_words(len(table.record_id), table.extra, failures))
     return 0
 
 

@@ -4,8 +4,10 @@ import csv
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.progress import progress_bar
@@ -139,6 +141,17 @@ def file_corpus(path: str, rate: float | None, unit: str | None, leads: str | No
 
     stem = Path(path).stem
     return Corpus("file", "", {}, [RecordRef(stem, stem, None, {}, path)], "none given", read=read)
+
+
+def count_words(rows: int, columns: Mapping[str, np.ndarray], failures: list[Failure]) -> str:
+    """What became of the records, on one line, from the columns rank and defects of their rows."""
+    weak = int((columns["rank"] < 3).sum()) if "rank" in columns else 0
+    unknown = sum("unknown_lead:" in cell for cell in columns.get("defects", ()))
+    failed = len({failure.record_id for failure in failures})
+    return (
+        f"{rows} rows, {failed} records with failures, {weak} rows of rank below 3, {unknown} rows"
+        " with unknown leads"
+    )
 
 
 def write_failures(out: str, failures: list[Failure]) -> str | None:

@@ -5,6 +5,7 @@
     model = LVCG.load("paper")  # packaged weights by name, or a run directory such as "runs/mine"
     e = model.embed(signal, fs=500, leads=["I", "II", "V2"])  # [samples, leads] in mV
     e.embedding, e.mean, e.parts["rhythm"], e.rank, e.defects
+    LVCG.load("best").predict(signal, fs=500, leads=["I", "II", "V2"]).probabilities
 
 Axis letters: w window of a record, m row, g group, r record, n beat, d feature.
 """
@@ -38,8 +39,11 @@ from lvcg_jax.embed.table import beat_weighted_mean
 from lvcg_jax.model.network import PARTS, Network
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.peers.peer import Peer
+from lvcg_jax.runs import heads
+from lvcg_jax.runs.heads import Head
 from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
+from lvcg_jax.text.notebook import facts_html, part_words, to_frame
 from lvcg_jax.train.beat_modes import fit_beat_modes
 
 SLOTS, ROWS = 1024, 128  # beats and records of every batch of a data set
@@ -48,7 +52,7 @@ FEW_ROWS = (1, 8)
 CALIBRATION_BATCHES = 60  # batches that norm statistics are measured on
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Embedding:
     """The embedding of one record, with one row per window of at most ten seconds.
 
@@ -84,6 +88,67 @@ class Embedding:
     def mean(self) -> np.ndarray:
         """One vector [d] for the record: the mean of its windows, weighted by their beats."""
         return beat_weighted_mean(self.embedding, self.num_beats)
+
+    def to_pandas(self):
+        """A pandas.DataFrame with a row per window and a column for each number and flag."""
+        columns = {
+            "start_seconds": self.start_seconds,
+            "num_beats": self.num_beats,
+            "leads": [";".join(names) for names in self.visible],
+            "rank": self.rank,
+            "condition": self.condition,
+            "gain": self.gain,
+            "defects": [";".join(words) for words in self.defects],
+        }
+        return to_frame(columns, self.embedding, self._sizes)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {name: x.shape[1] for name, x in self.parts.items()}
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "windows": len(self.embedding),
+            "numbers": f"{self.embedding.shape[1]} ({part_words(self._sizes)})",
+            "beats": int(self.num_beats.sum()),
+            "leads": ", ".join(dict.fromkeys(lead for names in self.visible for lead in names)),
+            "rank": int(self.rank.min()),
+            "defects": "; ".join(dict.fromkeys(w for words in self.defects for w in words)) or "-",
+        }
+
+    def __repr__(self) -> str:
+        return f"Embedding({', '.join(f'{k}: {v}' for k, v in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts_html("Embedding", self._facts())
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a head says of one record.
+
+    Attributes:
+      task: the question that the head answers.
+      probabilities: calibrated probability of each class by name; empty for a head of a number.
+      value: what a head of a number says (`lvcg probe --target`), else None.
+      interval: low and high around it, which held 90% of the validation records; else None.
+      decisions: the classes at or above their thresholds, which were chosen on validation records.
+      quantile: share of the head's training records that lie nearer to their mean than this one.
+      unlike: whether that is above 0.95: the record is unlike those that the head learned from.
+      warning: what is known of the loss if leads are missing that the head was trained with; else
+        None.
+      embedding: the embedding of the record, with rank and defects.
+    """
+
+    task: str
+    probabilities: dict[str, float]
+    value: float | None
+    interval: tuple[float, float] | None
+    decisions: list[str]
+    quantile: float
+    unlike: bool
+    warning: str | None
+    embedding: Embedding
 
 
 @dataclass(frozen=True)
@@ -132,8 +197,8 @@ class HeartVector:
 class LVCG:
     """A trained model: network, weights, and the preprocessing that it was trained with.
 
-    `load` makes one from packaged weights or from a run directory. Then `embed`, `tokens` and `vcg`
-    take any ECG: any sampling rate and length, one to twelve leads in any order.
+    `load` makes one from packaged weights or from a run directory. Then `embed`, `predict`,
+    `tokens` and `vcg` take any ECG: any sampling rate and length, one to twelve leads in any order.
 
     Attributes:
       model: the linen module, a lvcg_jax.model.network.Network (or a peer, see lvcg_jax/peers).
@@ -280,6 +345,21 @@ class LVCG:
         name = f"{self.checkpoint.rpartition('#')[0]}+beat_modes"
         return LVCG(config, self.variables | {"params": params}, name, self.facts)
 
+    def _facts(self) -> dict[str, object]:
+        total = sum(self.part_sizes.values())
+        return {
+            "weights": self.checkpoint,
+            "embedding": f"{total} numbers ({part_words(self.part_sizes)})",
+            "parameters": f"{sum(x.size for x in jax.tree.leaves(self.variables['params'])):,}",
+            "preprocessing": self.preprocess.hash(),
+        }
+
+    def __repr__(self) -> str:
+        return f"LVCG({', '.join(f'{k}: {v}' for k, v in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts_html("LVCG", self._facts())
+
     @property
     def step(self) -> int:
         """The training step that the weights are of."""
@@ -364,6 +444,45 @@ class LVCG:
         ends = np.cumsum([len(record) for record in records])
         pieces = [slice(end - len(record), end) for record, end in zip(records, ends, strict=True)]
         return [self._embedding(rows[s], {name: x[s] for name, x in parts.items()}) for s in pieces]
+
+    def predict(
+        self,
+        signal,
+        fs,
+        leads,
+        head: Head | str | Path = heads.DEFAULT,
+        unit: str = "mV",
+        visible: Sequence[str] | None = None,
+    ) -> Prediction | list[Prediction]:
+        """What a head says of a record, or of each of several records. Not a medical device.
+
+        Args:
+          signal: one record [samples, leads], or a list of records, as for `embed`.
+          fs: samples per second.
+          leads: the lead of each column.
+          head: file of `lvcg probe --save`, or a packaged head of these weights by its task
+            ('super', 'sub', 'form', 'rhythm', 'all71' of `best`), or one that is loaded already.
+          unit: of the signal: 'mV', 'uV' or 'V'.
+          visible: leads that the model may see; None shows all.
+
+        Returns:
+          A Prediction, or a list of them for a list of records.
+
+        Raises:
+          InputError: a record cannot be used, or the head reads embeddings of other weights.
+
+        Example:
+          >>> found = LVCG.load("best").predict(signal, fs=500, leads=LEADS)  # doctest: +SKIP
+          >>> sorted(found.probabilities)  # doctest: +SKIP
+          ['CD', 'HYP', 'MI', 'NORM', 'STTC']
+        """
+        if not isinstance(head, Head):
+            head = heads.load_head(head, self.checkpoint.partition("#")[0])
+        head.require(self.checkpoint, self.preprocess.hash())
+        found = self.embed(signal, fs, leads, unit, visible)
+        if isinstance(found, list):
+            return [_prediction(head, one) for one in found]
+        return _prediction(head, found)
 
     def tokens(
         self, signal, fs, leads, unit: str = "mV", visible: Sequence[str] | None = None
@@ -570,6 +689,25 @@ def _calibrate(
     return model.apply(variables, batch, visible, key, max_beats, mutable=["batch_stats"])[1][
         "batch_stats"
     ]
+
+
+def _prediction(head: Head, e: Embedding) -> Prediction:
+    """The answer for one record: the mean over its windows, as in the probe."""
+    answers = head.answer(e.embedding, np.zeros(len(e.embedding), int))
+    values = answers.values[0].tolist()
+    value = values[0] if head.is_number else None
+    half = float(head.thresholds[0])
+    return Prediction(
+        task=head.task,
+        probabilities={} if head.is_number else dict(zip(head.classes, values, strict=True)),
+        value=value,
+        interval=None if value is None else (value - half, value + half),
+        decisions=[c for c, yes in zip(head.classes, answers.decisions[0], strict=False) if yes],
+        quantile=float(answers.quantile[0]),
+        unlike=bool(answers.unlike[0]),
+        warning=head.lead_warning(set.intersection(*map(set, e.visible))),
+        embedding=e,
+    )
 
 
 def join_parts(parts: dict[str, np.ndarray]) -> np.ndarray:

@@ -22,6 +22,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import cannot_write, whole_file
 from data_prep.base.words import list_some
 from lvcg_jax.data.windows import lead_names
+from lvcg_jax.text.notebook import facts_html, part_words, to_frame
 
 ENDINGS = (".npz", ".parquet")
 TABLE_KEYS = ("record_id", "patient_id", "split", "labels", "embedding")
@@ -30,7 +31,7 @@ _OTHER_KEYS = ("part_names", "part_sizes", "window", "tokens", "token_offsets")
 _HEADER = b"lvcg_embeddings"  # key of our JSON in a parquet file's metadata
 
 
-@dataclass
+@dataclass(repr=False)
 class Table:
     """Embeddings as saved in one file. `keys` name the rows: the record id, and '#window' if there
     are windows."""
@@ -81,6 +82,33 @@ class Table:
             task: sorted(names | set(declared.get(task, ())))
             for task, names in sorted(found.items())
         }
+
+    def to_pandas(self):
+        """A pandas.DataFrame: ids, flags, label_TASK (lists of classes), and a column for each
+        number of the embedding."""
+        columns: dict[str, Any] = {name: getattr(self, name).tolist() for name in TABLE_KEYS[:3]}
+        if self.window is not None:
+            columns["window"] = self.window
+        columns |= self.extra
+        for task in self.tasks:
+            columns[f"label_{task}"] = [row.get(task) for row in self.labels]
+        parts = self.parts or {"embedding": self.embedding.shape[1]}
+        return to_frame(columns, self.embedding, parts)
+
+    def _facts(self) -> dict[str, object]:
+        size = self.embedding.shape[1]
+        return {
+            "rows": f"{len(self.record_id)} of {len(set(self.record_id.tolist()))} records",
+            "numbers": f"{size} ({part_words(self.parts)})" if self.parts else size,
+            "tasks": ", ".join(self.tasks) or "-",
+            "from": self.metadata.get("checkpoint", "-"),
+        }
+
+    def __repr__(self) -> str:
+        return f"Table({', '.join(f'{k}: {v}' for k, v in self._facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts_html("Table of embeddings", self._facts())
 
 
 def window_table(

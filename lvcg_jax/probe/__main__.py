@@ -3,7 +3,8 @@ embedding?
 
 Every model is probed on the same rows with the same label subsets, and reported as test macro AUROC
 (mean over seeds) with a 95% bootstrap interval over patients, as AUPRC, and as F1 at thresholds
-chosen on the validation split. Protocols:
+chosen on the validation split. Probabilities are calibrated on the validation split (Platt) and
+judged by Brier score and calibration error. Protocols:
 
 ridge     features standardised on the training subset, L2-regularised logistic regression for all
           classes at once, strength chosen by validation macro AUROC. Each named part of an
@@ -25,6 +26,12 @@ finetune  not frozen: the ridge head first, then the encoder with it (see probe/
     lvcg probe --embeddings=emb.npz --labels=labels.csv --task=sepsis --predictions=scores.csv
     lvcg probe --protocol=attention --embeddings=with_tokens.npz --data=SHARDS --task=super
     lvcg probe --protocol=finetune --checkpoint=RUN --data=SHARDS --task=super --fractions=0.1
+    lvcg probe --embeddings=emb.npz --task=super --fractions=1 --save=super.safetensors
+    lvcg probe --embeddings=emb.npz --labels=ages.csv --target=age --save=age.safetensors
+
+--save keeps the classifier of all labels (seed 0) for `lvcg predict`, with a card beside it; after
+fine-tuning it is a run directory with the tuned weights and the file head.safetensors in it.
+--target predicts a number instead of classes (ridge regression, see probe/numbers.py).
 
 Draws of label subsets: `guaranteed` takes whole patients, with a positive of every class; `plain`
 takes records at random, as the literature does, and scores every class of the test split, one that
@@ -36,14 +43,26 @@ over its windows. Without any split in the file patients are split 80/10/10 by a
 
 import argparse
 import json
+import shlex
+import sys
 from pathlib import Path
 
-from data_prep.base.command import Parser, natural_int, positive_float, run_command
+from data_prep.base.command import (
+    Parser,
+    natural_int,
+    positive_float,
+    positive_int,
+    run_command,
+)
 from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from lvcg_jax.embed.table import align_features, load_table
+from lvcg_jax.probe import heads, numbers
+from lvcg_jax.probe.head_card import head_card, number_card
 from lvcg_jax.probe.labels import DRAWS, ensure_splits, join_labels, task_of
 from lvcg_jax.probe.study import PROTOCOLS, Predictions, evaluate, linear_fits, part_features
+from lvcg_jax.runs.heads import check_ending
 from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.tables import format_results
 
@@ -73,6 +92,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         " and split if wanted",
     )
     add_shared(parser, "task", "fractions", "seeds", "resamples")
+    add("--target", metavar="COLUMN", help="a column of --labels with numbers to predict: no task")
     add("--protocol", default="ridge", choices=PROTOCOLS, help="see above (default ridge)")
     add(
         "--draw",
@@ -85,9 +105,35 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--predictions",
         metavar="CSV",
-        help="write test probabilities by record (first model, most labels, seed 0)",
+        help="write calibrated test probabilities by record (first model, most labels, seed 0)",
+    )
+    add(
+        "--min_positives",
+        type=positive_int,
+        default=1,
+        metavar="PATIENTS",
+        help="macro scores leave out classes that fewer test patients have (default 1: none)",
     )
     add("--data", metavar="SHARDS", help="shards of lvcg build (attention, finetune)")
+    head = parser.add_argument_group("a head for lvcg predict")
+    head.add_argument(
+        "--save",
+        metavar="FILE",
+        help="keep the classifier of one task in this .safetensors file (finetune: run directory)",
+    )
+    head.add_argument("--about", default="", metavar="TEXT", help="its data in words, for the card")
+    head.add_argument(
+        "--groups",
+        metavar="CSV",
+        help="record_id (or patient_id) and columns such as sex and age: scores by group",
+    )
+    head.add_argument(
+        "--view",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="embeddings of the same records with fewer leads: what that costs; may be repeated",
+    )
     tuning = parser.add_argument_group("finetune")
     tuning.add_argument(
         "--checkpoint", metavar="RUN", help="run directory (or packaged weights) to start from"
@@ -112,17 +158,56 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         raise InputError(
             f"--protocol={args.protocol} takes {flags}, and of these three flags no other"
         )
+    if args.target is not None:
+        _check_target(args)
+    _check_save(args)
     return args
+
+
+def _check_target(args: argparse.Namespace) -> None:
+    """An InputError for flags that do not go with a number."""
+    if args.labels is None:
+        raise InputError(f"--target={args.target} needs --labels=CSV with a column of that name")
+    if args.protocol != "ridge":
+        raise InputError("--target takes the protocol ridge only")
+    for name in ("view", "groups", "per_class", "draw"):
+        if getattr(args, name):
+            raise InputError(f"--{name} is for classes, not for --target")
+    if args.task != "all":
+        raise InputError("give --task or --target, not both")
+
+
+def _check_save(args: argparse.Namespace) -> None:
+    """An InputError for what cannot be saved, before any work."""
+    if args.save is None:
+        for name in ("about", "groups", "view"):
+            if getattr(args, name):
+                raise InputError(f"--{name} is for the card of a head: give --save=FILE")
+        return
+    if args.protocol == "attention":
+        raise InputError("--save keeps linear heads and fine-tuned weights, no attention heads")
+    if args.protocol == "finetune":
+        if Path(args.save).exists():
+            raise InputError(f"--save={args.save} is there already: name a new run directory")
+        if args.view:
+            raise InputError("--view is for heads of stored embeddings, not for finetune")
+    else:
+        check_ending(args.save)
+    if args.target is None and (args.task == "all" or "," in args.task):
+        raise InputError("--save keeps the classifier of one task: give --task=NAME")
+    if 1.0 not in args.fractions:
+        raise InputError("--save keeps the classifier of all labels: let --fractions contain 1")
 
 
 def main(argv: list[str] | None = None) -> None:
     args = _parse(argv)
+    command = shlex.join(["lvcg", "probe", *(sys.argv[1:] if argv is None else argv)])
     # the table to be judged, and the features of all models in its row order
     embedder = None
     if args.protocol == "finetune":
         from lvcg_jax.embed.dataset import embed_dataset
         from lvcg_jax.embed.lvcg import LVCG
-        from lvcg_jax.probe.finetune import FineTune
+        from lvcg_jax.probe.finetune import FineTune, save_tuned
 
         name, path = "linear probe", args.data
         embedder = LVCG.load(args.checkpoint)
@@ -152,6 +237,9 @@ def main(argv: list[str] | None = None) -> None:
         if inputs and other.tokens is not None:
             inputs[control_name] = join_inputs(facts, features[control_name], other, table.keys)
         checkpoints[control_name] = other.metadata.get("checkpoint", "")
+    if args.target is not None:
+        table, _ = ensure_splits(table)
+        return _probe_number(args, table, features, parts, command)
     # labels and splits
     notes = []
     if args.labels:
@@ -164,7 +252,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     options = {"seeds": args.seeds, "resamples": args.resamples, "progress": True}
     draw = args.draw or ("plain" if args.protocol == "release" else "guaranteed")
-    options |= {"protocol": args.protocol, "draw": draw}
+    options |= {"protocol": args.protocol, "draw": draw, "min_positives": args.min_positives}
     predictions, results = Predictions(), []
     for task in progress_bar(tasks, unit="task", leave=False):
         found = task_of(table, task)
@@ -178,11 +266,30 @@ def main(argv: list[str] | None = None) -> None:
             } | fits
         fits = {f"{n}, attention": [AttentionFit(x, found.rows)] for n, x in inputs.items()} | fits
         columns = (found.labels, found.patients, found.splits, args.fractions)
-        hear = predictions.listener(task, next(iter(fits)), max(args.fractions))
+        first = next(iter(fits))
+        hear = predictions.listener(task, first, max(args.fractions))
+        kept = heads.Kept(first, fits[first][0])
+
+        def on_run(*run, hear=hear, kept=kept):
+            hear(*run)
+            kept(*run)
+
         names = {"class_names": found.classes, "records": found.records}
-        result = evaluate(fits, *columns, on_scores=hear, **names, **options)
+        result = evaluate(fits, *columns, on_run=on_run, **names, **options)
         result["notes"] = [*notes, *more, *result["notes"]]
         results.append({"task": task} | result)
+        if args.save:
+            place, judged = Path(args.save), table
+            if embedder:
+                judged = save_tuned(embedder, kept.variables, place, args.data, table)
+                place = place / "head.safetensors"
+            measured = (args.about, args.view, args.groups, args.resamples)
+            head = heads.complete(
+                heads.make_head(judged, found, kept, result), judged, found, *measured
+            )
+            head.save(place)
+            write_whole(place.with_suffix(".md"), head_card(head, place, command))
+            print(f"head of task {task}, {len(head.classes)} classes: {place}\n")
     if args.predictions:
         predictions.save(args.predictions)
     if args.out:
@@ -195,6 +302,33 @@ def main(argv: list[str] | None = None) -> None:
         }
         Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
     print(format_results(results, args.per_class))
+
+
+def _probe_number(args, table, features: dict, parts: dict, command: str) -> None:
+    """All of --target."""
+    found = numbers.read_numbers(table, args.labels, args.target)
+    options = (args.fractions, args.seeds, args.resamples)
+    result, learnt = numbers.probe_number(features, parts, found, *options)
+    if args.out:
+        document = {
+            "format": "lvcg-probe-number-1",
+            "metadata": table.metadata,
+            "results": [result],
+        }
+        write_whole(args.out, json.dumps(document, indent=1) + "\n")
+    if args.save or args.predictions:
+        if not learnt:
+            raise InputError("--save and --predictions need --fractions that contain 1: all labels")
+        first = next(iter(features))
+        head = numbers.number_head(table, found, learnt[first], result, args.about)
+        if args.predictions:
+            write_whole(args.predictions, numbers.predictions_csv(table, found, head))
+        if args.save:
+            place = Path(args.save)
+            head.save(place)
+            write_whole(place.with_suffix(".md"), number_card(head, place, command))
+            print(f"head of the number {args.target}: {place}\n")
+    print(numbers.format_number(result))
 
 
 if __name__ == "__main__":

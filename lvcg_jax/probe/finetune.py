@@ -16,6 +16,7 @@ Axis letters: g group (one), r record row of a batch, m row, d feature, c class.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -28,10 +29,13 @@ from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet, read_metadata
 from lvcg_jax.data.batches import BatchMaker
+from lvcg_jax.embed.dataset import embed_dataset
+from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table
 from lvcg_jax.model.masking import masked_mean
 from lvcg_jax.probe.linear import STRENGTHS, Linear, fit_ridge
 from lvcg_jax.runs.state import decay_mask
+from lvcg_jax.runs.trained import save_trained
 from lvcg_jax.stats import auroc
 
 TUNED = ("encoder", "temporal", "rhythm")  # parameter groups that the embedding reads
@@ -109,13 +113,13 @@ _logits = jax.jit(logits, static_argnames=("model", "max_beats"))
 
 class FineTune:
     """A fit (see study.py) that tunes a model on the rows of a task; `rows` [m] are their numbers
-    in the table."""
+    in the table. `variables` and `layer` are the weights and the head of the last call."""
 
     seeded = True
 
     def __init__(
         self,
-        embedder,
+        embedder: LVCG,
         data: str | Path,
         table: Table,
         rows: np.ndarray,
@@ -141,6 +145,12 @@ class FineTune:
 
     def __call__(self, rows, y, val, y_val, test, seed):
         params, fixed, epoch = self.tune(rows, y, val, y_val, seed)
+        kernel, bias = (np.asarray(params["head"][name]) for name in ("kernel", "bias"))
+        self.layer = Linear(kernel, bias, np.asarray(fixed["shift"]), np.asarray(fixed["scale"]))
+        self.variables = {
+            "params": {**fixed["params"], **params["backbone"]},
+            "batch_stats": fixed["batch_stats"],
+        }
         return self.scores(params, fixed, val), self.scores(params, fixed, test), epoch
 
     def tune(self, rows, y, val, y_val, seed: int) -> tuple[dict, dict, int]:
@@ -208,6 +218,15 @@ class FineTune:
         return np.concatenate([scores[0] for scores in jax.device_get(found)])[: len(rows)].astype(
             np.float64
         )
+
+
+def save_tuned(embedder: LVCG, variables: dict, run: Path, data: str | Path, table: Table) -> Table:
+    """Writes tuned weights as a run directory; returns the table with the embeddings that they give
+    of the data set."""
+    save_trained(run, embedder.config, variables, embedder.step)
+    tuned = embed_dataset(LVCG.load(run), data)
+    named = table.metadata | {"checkpoint": tuned.metadata["checkpoint"]}
+    return replace(table, embedding=tuned.embedding, metadata=named)
 
 
 def _shuffled(rng: np.random.Generator, rows: int, steps: int) -> Iterator[np.ndarray]:

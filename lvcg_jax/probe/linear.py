@@ -15,7 +15,6 @@ Axis letters: m row, d feature, k rotated feature, c class.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +22,7 @@ import numpy as np
 import optax
 
 from lvcg_jax.stats import auroc
+from lvcg_jax.stats.layer import Linear
 from lvcg_jax.stats.scaling import mean_and_scale
 
 STRENGTHS = tuple(float(f"{x:.3g}") for x in np.logspace(2, -4, 13))  # L2 penalties, strong to weak
@@ -34,19 +34,6 @@ ADAM_SETTINGS = {
     "paper": {"standardise": True, "random_start": False, "epochs": 200},
     "release": {"standardise": False, "random_start": True, "epochs": 50},
 }
-
-
-@dataclass(frozen=True)
-class Linear:
-    """One linear layer on shifted and scaled features; scores are logits."""
-
-    weights: np.ndarray  # [d,c]
-    bias: np.ndarray  # [c]
-    shift: np.ndarray  # [d]
-    scale: np.ndarray  # [d], infinite for a feature that is constant in training
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        return (x - self.shift) / self.scale @ self.weights + self.bias
 
 
 def _softplus_sigmoid(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.special import logit
+from scipy.special import expit, logit
 
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
@@ -23,6 +23,7 @@ from data_prep.base.words import SPLITS, list_some
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe import linear
 from lvcg_jax.probe.labels import DRAWS, NothingToScore, label_subsets, plain_subsets, task_of
+from lvcg_jax.stats import calibration
 from lvcg_jax.stats.auroc import (
     auroc,
     average_precision,
@@ -33,6 +34,7 @@ from lvcg_jax.stats.auroc import (
     f1_score,
 )
 from lvcg_jax.stats.bootstrap import PatientBootstrap, class_intervals
+from lvcg_jax.stats.scaling import mean_by
 
 LINEAR_PROTOCOLS = ("ridge", *linear.ADAM_SETTINGS)
 PROTOCOLS = (*LINEAR_PROTOCOLS, "attention", "finetune")
@@ -45,7 +47,7 @@ Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are avera
 
 
 class LinearFit:
-    """A linear classifier on stored features [m,d]; see above."""
+    """A linear classifier on stored features [m,d]; see above. `layer` is that of the last call."""
 
     def __init__(
         self,
@@ -66,8 +68,8 @@ class LinearFit:
 
     def __call__(self, rows, y, val, y_val, test, seed):
         x = self.features
-        linear, setting = self._fit(x[rows], y, x[val], y_val, seed, **self._options)
-        return linear(x[val]), linear(x[test]), setting
+        self.layer, setting = self._fit(x[rows], y, x[val], y_val, seed, **self._options)
+        return self.layer(x[val]), self.layer(x[test]), setting
 
 
 def linear_fits(
@@ -157,7 +159,7 @@ def probe_task(
 
 
 class Predictions:
-    """Test scores of the first model with the most labels, seed 0, as probabilities: a CSV row for
+    """Calibrated test probabilities of the first model with the most labels, seed 0: a CSV row for
     each record."""
 
     def __init__(self):
@@ -165,22 +167,18 @@ class Predictions:
         self._columns: list[str] = []
 
     def listener(self, task: str, model: str, fraction: float) -> Callable:
-        """A function for `evaluate` that keeps the scores of this model and fraction."""
+        """A function for `evaluate` that keeps what this model and fraction predict."""
 
-        def on_scores(name, share, seed, records, classes, scores):
+        def on_run(name, share, seed, records, classes, run):
             if (name, share, seed) != (model, fraction, 0):
                 return
             columns = [f"{task}:{c}" for c in classes]
             self._columns += columns
-            for record, row in zip(records, scores, strict=True):
-                cells = zip(
-                    columns,
-                    (f"{1 / (1 + np.exp(-np.clip(x, -700, 700))):.9g}" for x in row),
-                    strict=True,
-                )
+            for record, row in zip(records, run.probabilities, strict=True):
+                cells = zip(columns, (f"{x:.9g}" for x in row), strict=True)
                 self._rows.setdefault(str(record), {"record_id": str(record)}).update(cells)
 
-        return on_scores
+        return on_run
 
     def save(self, path: str | Path) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -208,15 +206,25 @@ class Subset:
     learnt: list[np.ndarray]  # bool [classes], of each seed: has both outcomes in its rows
     used: np.ndarray  # bool [classes]: scored
     names: list[str]  # of the classes used
+    counted: np.ndarray  # bool [c]: those of the classes used that macro scores are a mean of
 
 
 @dataclass(frozen=True)
 class Run:
     """One fit, judged: its test scores by record [m,c], values by class [c] and by resample [r,c];
-    NaN: undefined."""
+    NaN: undefined. What a head needs beside its layer is of all classes of the task, scored or
+    not."""
 
     setting: float | int | None  # None: nothing could be learnt
+    learnt: np.ndarray  # bool [classes]
+    thresholds: np.ndarray  # [classes] scores of highest validation F1
+    platt: np.ndarray  # [2,classes] from scores to probabilities, fitted to validation
     scores: np.ndarray
+    probabilities: np.ndarray  # [m,c], calibrated
+    brier: np.ndarray
+    ece: np.ndarray
+    bins: np.ndarray  # [b,3] reliability of all classes together
+    raw_bins: np.ndarray  # the same without calibration
     auroc: np.ndarray
     auroc_resampled: np.ndarray
     auprc: np.ndarray
@@ -242,6 +250,7 @@ class Study:
         words: Mapping[str, str],
         draw: str,
         thresholds: np.ndarray | None,
+        min_positives: int,
     ):
         _check(labels, groups, splits, names, fractions, seeds, words)
         if draw not in DRAWS:
@@ -285,6 +294,19 @@ class Study:
             self.record_labels[split] = self.labels[rows][first]
             if split == "test":
                 self.bootstrap = PatientBootstrap(groups[rows][first], resamples)
+        # classes of too few positive test patients to count in a mean
+        y, patient = self.record_labels["test"], self.bootstrap.patient
+        positives = np.array([len(np.unique(patient[column])) for column in y.T])
+        self._counted = positives >= min_positives
+        few = _select(names, both["test"] & ~self._counted)
+        if few:
+            what = f"fewer than {min_positives} patients with it in the {words['test']}"
+            self.notes.append(f"{', '.join(few)}: {what}, left out of macro scores")
+        if not (both["train"] & both["test"] & self._counted).any():
+            raise NothingToScore(
+                f"no class has {min_positives} positive patients in the {words['test']}: lower"
+                " --min_positives"
+            )
         train = self.rows["train"]
         self._subsets = [
             plain_subsets(records[train], fractions, seed)
@@ -327,7 +349,11 @@ class Study:
             self.notes.append(f"{share}: {min(sizes)} training rows for {len(self.names)} classes")
         if max(sizes) > 1.2 * fraction * len(train) + 1:
             self.notes.append(f"{share}: {max(sizes)} rows drawn so that each class has a positive")
-        return Subset(float(fraction), rows, learnt, used, _select(self.names, used))
+        names, counted = _select(self.names, used), self._counted[used]
+        if not counted.any():
+            self.notes.append(f"{share}: no class of enough patients can be learnt, no result")
+            return None
+        return Subset(float(fraction), rows, learnt, used, names, counted)
 
     def runs(self, fit: Callable, subset: Subset) -> Iterator[Run]:
         """One run for each seed; a fit that cannot differ from the seed before is not repeated."""
@@ -341,26 +367,43 @@ class Study:
                     *found, setting = fit(rows, y, val, y_val, test, seed)
                     for split, columns in zip(scores, found, strict=True):
                         scores[split][:, learnt] = columns
-                run = self._judge(scores, setting, subset)
+                run = self._judge(scores, setting, learnt, subset.used)
             yield run
 
-    def _judge(self, row_scores: dict[str, np.ndarray], setting, subset: Subset) -> Run:
-        """AUROC and AUPRC of the test records, and F1 at the thresholds that are best for the
-        validation records."""
+    def _judge(
+        self, row_scores: dict[str, np.ndarray], setting, learnt: np.ndarray, used: np.ndarray
+    ) -> Run:
+        """AUROC and AUPRC of the test records; F1 at the thresholds that are best for the
+        validation records, and probabilities calibrated on these."""
         val_scores, scores = (
-            _mean_by(self._record_number[split], row_scores[split][:, subset.used])
-            for split in SPLITS[1:]
+            mean_by(self._record_number[split], row_scores[split]) for split in SPLITS[1:]
         )
-        y_val, y = (self.record_labels[split][:, subset.used] for split in SPLITS[1:])
-        classes = range(len(subset.names))
+        y_val = self.record_labels["validation"]
         thresholds = np.array(
-            [best_f1_threshold(y_val[:, c], val_scores[:, c], self._thresholds)[0] for c in classes]
+            [
+                best_f1_threshold(y_val[:, c], val_scores[:, c], self._thresholds)[0]
+                for c in range(len(self.names))
+            ]
         )
-        yes, known = scores >= thresholds, ~np.isnan(thresholds)
+        platt = calibration.fit_platt(y_val, val_scores)
+        probabilities = calibration.apply_platt(platt, scores)[:, used]
+        # the test records, with the classes that are scored
+        scores, y = scores[:, used], self.record_labels["test"][:, used]
+        classes = range(y.shape[1])
+        yes, known = scores >= thresholds[used], ~np.isnan(thresholds[used])
         auroc_resampled, auprc_resampled = bootstrap_ranks(y, scores, self.bootstrap)
+        by_class = zip(y.T, probabilities.T, strict=True)
         return Run(
             setting,
+            learnt,
+            thresholds,
+            platt,
             scores,
+            probabilities,
+            calibration.brier(y, probabilities),
+            np.array([calibration.error_of(calibration.reliability(*pair)) for pair in by_class]),
+            calibration.reliability(y, probabilities),
+            calibration.reliability(y, expit(scores)),
             np.array([auroc(y[:, c], scores[:, c]) for c in classes]),
             auroc_resampled,
             np.array([average_precision(y[:, c], scores[:, c]) for c in classes]),
@@ -389,30 +432,33 @@ def evaluate(
     records: np.ndarray | None = None,
     resamples: int = 1000,
     progress: bool = False,
-    on_scores: Callable | None = None,
+    on_run: Callable | None = None,
     split_words: Mapping[str, str] = SPLIT_WORDS,
     draw: str = "guaranteed",
+    min_positives: int = 1,
 ) -> dict:
     """Fits and judges models on the same rows; the first model is the one in question, the others
     are its controls.
 
     fits {name: [fit, ...]}: several fits under one name (say, three random initialisations) are
     averaged. labels bool [m,c]; groups [m] patient ids; splits [m]; records [m], if rows are
-    windows. on_scores(model, fraction, seed, record ids, class names, scores [m,c]) is called with
-    the test scores of every fit. Returns plain JSON data: `cells` (one for each model and fraction:
-    `macro_auroc`, `low`, `high`, `macro_auprc`, `macro_f1`, `per_class`, ...), `differences` of the
+    windows. on_run(model, fraction, seed, record ids, class names, run) is called with the `Run` of
+    every fit, whose scores and probabilities [m,c] are of these test records and classes. Returns
+    plain JSON data: `cells` (one for each model and fraction: `macro_auroc`, `low`, `high`,
+    `macro_auprc`, `macro_f1`, `calibration`, `per_class`, ...), `differences` of the
     first model from each control (paired bootstrap) and `notes` on everything left out; those on
     F1 alone are also in `f1_notes`. `split_words` is what the notes call train, validation and
     test.
 
     `draw` is how label subsets are drawn (see labels.py). With 'guaranteed' a class without both
     outcomes in a subset is left out; with 'plain' every class of the test split is scored, and one
-    that a subset cannot teach has a constant score there.
+    that a subset cannot teach has a constant score there. Macro scores are means over the classes
+    that at least `min_positives` patients of the test split have; notes name the others.
     """
     names, fractions = list(class_names), sorted(set(fractions))
     records = np.arange(len(labels)) if records is None else records
     thresholds = logit(RELEASE_THRESHOLDS) if protocol == "release" else None
-    subsets = (fractions, seeds, resamples, split_words, draw, thresholds)
+    subsets = (fractions, seeds, resamples, split_words, draw, thresholds, min_positives)
     study = Study(labels, groups, splits, records, names, *subsets)
     work = sum(map(len, fits.values())) * len(fractions) * seeds
     bar = progress_bar(total=work, disable=not progress, unit="fit", leave=False)
@@ -425,10 +471,8 @@ def evaluate(
             for k, fit in enumerate(several):
                 for seed, run in enumerate(study.runs(fit, subset)):
                     runs[k].append(run)
-                    if on_scores:
-                        on_scores(
-                            model, subset.fraction, seed, study.records, subset.names, run.scores
-                        )
+                    if on_run:
+                        on_run(model, subset.fraction, seed, study.records, subset.names, run)
                     bar.update()
                 if fit.limit and fit.limit in [run.setting for run in runs[k]]:
                     cut_short = True
@@ -443,9 +487,9 @@ def evaluate(
         for other in controls:
             other_values, other_samples = resampled[other["model"]]
             _, (low, high) = class_intervals(
-                values - other_values,
-                samples - other_samples,
-                study.carriers(subset),
+                (values - other_values)[subset.counted],
+                (samples - other_samples)[:, subset.counted],
+                study.carriers(subset)[subset.counted],
                 bounded=False,
             )
             gap = {"model": first["model"], "control": other["model"], "fraction": subset.fraction}
@@ -463,6 +507,7 @@ def evaluate(
         "protocol": protocol,
         "draw": draw,
         "seeds": seeds,
+        "min_positives": min_positives,
         "models": list(fits),
         "classes": names,
         "splits": size,
@@ -486,12 +531,12 @@ def _summarise(
         # a class may have no F1: where validation has no positive to choose a threshold by
         values, resampled = mean(metric), mean(f"{metric}_resampled")
         known, bounds = ~np.isnan(values), np.full((len(values), 2), np.nan)
-        macro = (None, None, None)
+        counted, macro = known & subset.counted, (None, None, None)
         if known.any():
-            bounds[known], whole = class_intervals(
-                values[known], resampled[:, known], carriers[known]
-            )
-            macro = (float(values[known].mean()), *map(float, whole))
+            bounds[known], _ = class_intervals(values[known], resampled[:, known], carriers[known])
+        if counted.any():
+            _, whole = class_intervals(values[counted], resampled[:, counted], carriers[counted])
+            macro = (float(values[counted].mean()), *map(float, whole))
         by_class[metric] = values, bounds
         names = (f"macro_{metric}", f"{prefix}low", f"{prefix}high")
         cell |= dict(zip(names, macro, strict=True))
@@ -500,7 +545,7 @@ def _summarise(
     always, share = np.array([f1_always_yes(y) for y in y_test.T]), y_test.mean(0)
     # [s,c]
     positives = np.array([study.labels[rows][:, subset.used].sum(0) for rows in subset.rows])
-    per_class = {}
+    errors, by_bin, per_class = mean("brier"), mean("ece"), {}
     for c, name in enumerate(subset.names):
         entry = {}
         for metric, prefix in METRICS.items():
@@ -508,21 +553,46 @@ def _summarise(
             found = [None if np.isnan(x) else float(x) for x in (values[c], *bounds[c])]
             entry |= dict(zip((metric, f"{prefix}low", f"{prefix}high"), found, strict=True))
         per_class[name] = entry | {
+            "brier": float(errors[c]),
+            "ece": float(by_bin[c]),
             "prevalence": float(share[c]),
             "f1_always_yes": float(always[c]),
             "train_positives": positives[:, c].tolist(),
             "test_positives": int(y_test[:, c].sum()),
         }
-    macro_by_run = np.array([[run.auroc.mean() for run in several] for several in runs])  # [k,s]
+    counted = subset.counted
+    macro_by_run = np.array(
+        [[run.auroc[counted].mean() for run in several] for several in runs]
+    )  # [k,s]
     cell["per_seed"] = macro_by_run.mean(0).tolist()
     if len(runs) > 1:
         cell["per_fit"] = macro_by_run.mean(1).tolist()
-    known = ~np.isnan(by_class["f1"][0])
-    cell["prevalence"] = float(share.mean())
+    known = ~np.isnan(by_class["f1"][0]) & counted
+    cell["prevalence"] = float(share[counted].mean())
+    cell["calibration"] = _calibration(runs, errors[counted], share[counted])
     cell["f1_always_yes"] = float(always[known].mean()) if known.any() else None
     cell["setting"] = [run.setting for several in runs for run in several]
     cell["train_rows"] = [len(rows) for rows in subset.rows]
     return cell | {"per_class": per_class}, (mean("auroc"), mean("auroc_resampled"))
+
+
+def _calibration(runs: list[list[Run]], errors: np.ndarray, share: np.ndarray) -> dict:
+    """How far the probabilities of a model's runs can be taken at their word; all classes pooled
+    for `ece` and the reliability curve, which has an entry for each bin with records in it."""
+    flat = [run for several in runs for run in several]
+    bins = np.sum([run.bins for run in flat], axis=0)
+    return {
+        "method": "Platt's scaling on the validation split",
+        "brier": float(errors.mean()),
+        "brier_prevalence": float((share * (1 - share)).mean()),
+        "ece": float(np.mean([calibration.error_of(run.bins) for run in flat])),
+        "ece_uncalibrated": float(np.mean([calibration.error_of(run.raw_bins) for run in flat])),
+        "reliability": [
+            {"probability": float(p / n), "share": float(y / n), "count": int(n)}
+            for n, p, y in bins
+            if n
+        ],
+    }
 
 
 def _check(labels, groups, splits, names, fractions, seeds, words) -> None:
@@ -568,10 +638,3 @@ def _both_outcomes(labels: np.ndarray) -> np.ndarray:
 
 def _select(names: Sequence[str], chosen: np.ndarray) -> list[str]:
     return [name for name, yes in zip(names, chosen, strict=True) if yes]
-
-
-def _mean_by(number: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Rows [m,c] -> the mean over the rows of each number, [number of numbers,c]."""
-    total = np.zeros((number.max() + 1, values.shape[1]))
-    np.add.at(total, number, values)
-    return total / np.bincount(number)[:, None]

@@ -62,6 +62,8 @@ def _of_run(run: Path, which: str) -> Trained:
     config = load_config(run / "config.json")
     try:
         abstract = jax.eval_shape(partial(fresh_state, config), 0)
+    except InputError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{run / 'config.json'} is not the config of a model of this version"

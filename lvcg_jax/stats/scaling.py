@@ -1,4 +1,5 @@
-"""Features brought to one scale: zero mean and unit variance, unit length, principal components."""
+"""Features brought to one scale: zero mean and unit variance, unit length, principal components;
+and the rows of a record to one row."""
 
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,13 @@ def unit_rows(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     stay zeros."""
     x = (np.asarray(x, np.float64) - mean) / scale
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+def mean_by(number: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Rows [m,c] -> the mean over the rows of each number, [number of numbers,c]."""
+    total = np.zeros((number.max() + 1, values.shape[1]))
+    np.add.at(total, number, values)
+    return total / np.bincount(number)[:, None]
 
 
 def fit_pca(x: np.ndarray, components: int = 256) -> "PCA":

@@ -12,6 +12,11 @@ AUPRC_TITLE = (
     "Test macro AUPRC x 100 (average precision). The control 'share of positives' is what a"
     " constant score reaches."
 )
+CALIBRATION_TITLE = (
+    "Calibration on the test split after Platt's scaling on the validation split: macro Brier"
+    " score, and the expected calibration error x 100 of all classes pooled (before the scaling)."
+    " The control 'share of positives' always answers that."
+)
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -76,6 +81,27 @@ def _score_rows(result, models, fractions, names, control) -> list[list[str]]:
     return [*rows, [label, *(points(cells.get(f, {}).get(name)) for f in fractions)]]
 
 
+def calibration_rows(
+    result: dict, models: Sequence[str], fractions: Sequence[float]
+) -> list[list[str]]:
+    """Brier score and calibration error of each model, and the Brier score of a constant."""
+    rows = []
+    for model in models:
+        found = {f: cell.get("calibration") for f, cell in cells_of(result, model).items()}
+        rows.append([model, *(_calibration(found.get(f)) for f in fractions)])
+    cells = cells_of(result, models[0])
+    constant = [cells.get(f, {}).get("calibration") for f in fractions]
+    shown = [f"{one['brier_prevalence']:.4f}" if one else "-" for one in constant]
+    return [*rows, ["share of positives", *shown]]
+
+
+def _calibration(found: dict | None) -> str:
+    if found is None:
+        return "-"
+    before = f"{100 * found['ece_uncalibrated']:.2f}"
+    return f"{found['brier']:.4f}, {100 * found['ece']:.2f} ({before})"
+
+
 def gain_row(result: dict, control: str, fractions: Sequence[float]) -> list[str]:
     """Gains of the first model over a control, with paired intervals."""
     gaps = {gap["fraction"]: gap for gap in result["differences"] if gap["control"] == control}
@@ -129,7 +155,7 @@ def format_results(results: Sequence[dict], per_class: bool = False) -> str:
     """All of a probe: AUROC, gains over controls, AUPRC, F1, if wanted each class, and notes."""
     fractions = fractions_of(results)
     head = [percent(f) for f in fractions]
-    scores, gains, auprc, f1, classes, notes = [], [], [], [], [], []
+    scores, gains, auprc, f1, calibrated, classes, notes = [], [], [], [], [], [], []
     for result in results:
         task, models = result.get("task", ""), result["models"]
         scores += [[task, model, *auroc_row(result, model, fractions)] for model in models]
@@ -139,6 +165,7 @@ def format_results(results: Sequence[dict], per_class: bool = False) -> str:
         ]
         auprc += [[task, *row] for row in auprc_rows(result, models, fractions)]
         f1 += [[task, *row] for row in f1_rows(result, models, fractions)]
+        calibrated += [[task, *row] for row in calibration_rows(result, models, fractions)]
         classes += [[task, *row] for row in class_rows(result, models, fractions)]
         notes += [f"- {task}: {note}" for note in result["notes"]]
     protocol, draw, seeds = (
@@ -163,6 +190,7 @@ def format_results(results: Sequence[dict], per_class: bool = False) -> str:
         ]
     lines += [AUPRC_TITLE, "", *markdown_table(["task", "features", *head], auprc)]
     lines += [F1_TITLE, "", *markdown_table(["task", "features", *head], f1)]
+    lines += [CALIBRATION_TITLE, "", *markdown_table(["task", "features", *head], calibrated)]
     if per_class:
         columns = ["task", *CLASS_COLUMNS, *head]
         lines += ["AUROC, AUPRC and F1 x 100 by class", "", *markdown_table(columns, classes)]

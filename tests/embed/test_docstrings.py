@@ -7,11 +7,11 @@ import pytest
 
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
-from lvcg_jax import LVCG, Embedding
+from lvcg_jax import LVCG, Embedding, Prediction
 from lvcg_jax.embed.lvcg import Beats, HeartVector
 from lvcg_jax.model.network import Network
 
-METHODS = ("load", "random", "embed", "tokens", "vcg")
+METHODS = ("load", "random", "embed", "predict", "tokens", "vcg")
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -25,7 +25,7 @@ def test_a_method_lists_its_arguments_what_it_returns_and_an_example(name):
         assert f"\n{heading}\n" in text, heading
 
 
-@pytest.mark.parametrize("kind", [Embedding, Beats, HeartVector])
+@pytest.mark.parametrize("kind", [Embedding, Prediction, Beats, HeartVector])
 def test_a_result_explains_every_attribute(kind):
     text = inspect.getdoc(kind)
     for name in kind.__dataclass_fields__:

@@ -172,9 +172,21 @@ def test_the_same_command_writes_the_same_bytes(trained_run, shards_dir, tmp_pat
         "120 rows of 120 records, 40 numbers each (structure 16 + dynamics 16 + rhythm 8)"
         in done.stdout
     )
+    assert done.stdout.splitlines()[-1] == (
+        "120 rows, 0 records with failures, 0 rows of rank below 3, 0 rows with unknown leads"
+    )
     assert embed_door.main([*flags, f"--out={two}"]) == 0
     assert one.read_bytes() == two.read_bytes()
     assert [p.name for p in one.parent.iterdir()] == [one.name]
+
+
+def test_chosen_splits_are_embedded_alone(trained_run, shards_dir, tmp_path, table):
+    flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={tmp_path / 'e.npz'}"]
+    embed_door.main([*flags, "--splits=test"])
+    found = load_table(tmp_path / "e.npz")
+    assert found.record_id.tolist() == table.record_id[table.split == "test"].tolist()
+    with pytest.raises(InputError, match="no split tests; there are"):
+        embed_door.main([*flags, "--splits=tests"])
 
 
 def test_parquet_and_npz_hold_the_same(trained_run, shards_dir, tmp_path, table):

@@ -1,6 +1,7 @@
 """Fine-tuning: the head alone leaves the encoder as it is, then everything moves; deterministic,
 blind to padding."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from helpers.commands import assert_one_line_error, run
 
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.predict import __main__ as predict_door
 from lvcg_jax.probe.finetune import AllSplits, FineTune
 from lvcg_jax.probe.labels import task_of
 from lvcg_jax.probe.linear import STRENGTHS, fit_ridge
@@ -159,7 +161,8 @@ def test_command_tunes_scores_and_writes_predictions(trained_run, shards_dir, tm
         "--seeds=1",
     ]
     flags += ["--fractions=1", "--epochs=2", "--learning_rate=1e-3", "--resamples=20"]
-    done = run("lvcg_jax.probe", *flags, f"--out={out}", f"--predictions={scores}")
+    more = [f"--predictions={scores}", f"--save={tmp_path / 'tuned'}"]
+    done = run("lvcg_jax.probe", *flags, f"--out={out}", *more)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "| rhythm | fine-tuned - linear probe |" in done.stdout
     result = json.loads(out.read_text())["results"][0]
@@ -167,6 +170,16 @@ def test_command_tunes_scores_and_writes_predictions(trained_run, shards_dir, tm
     tuned, frozen = result["cells"]
     assert tuned["train_rows"] == frozen["train_rows"] and tuned["macro_auroc"] > 0.5
     assert len(scores.read_text().splitlines()) == 1 + result["splits"]["test"]["rows"]
+    # the run directory that was saved, with its head, says the same
+    head, answers = tmp_path / "tuned" / "head.safetensors", tmp_path / "answers.csv"
+    assert predict_door.main([f"--head={head}", f"--data={shards_dir}", f"--out={answers}"]) == 0
+    one, two = (
+        {row["record_id"]: row for row in csv.DictReader(path.read_text().splitlines())}
+        for path in (scores, answers)
+    )
+    for record, row in one.items():
+        for name in row.keys() - {"record_id"}:
+            assert float(two[record][name]) == pytest.approx(float(row[name]), abs=1e-4)
 
 
 def test_command_without_a_checkpoint_says_what_it_needs(shards_dir):

@@ -139,7 +139,7 @@ def test_plain_draw_averages_subsets_that_teach_a_class_with_those_that_cannot()
     positives = np.array(several["per_class"]["MI"]["train_positives"])
     assert (positives == 0).any() and (positives > 0).any()
     kept = {}
-    run(x, labels, groups, splits, seeds=6, on_scores=listen(kept), **options)
+    run(x, labels, groups, splits, seeds=6, on_run=listen(kept), **options)
     y = labels[splits == "test"]
     by_seed = [roc_auc_score(y[:, 1], kept["model", 0.15, s][2][:, 1]) for s in range(6)]
     assert all((by_seed[s] == 0.5) == (positives[s] == 0) for s in range(6))
@@ -153,7 +153,7 @@ def test_plain_draw_averages_subsets_that_teach_a_class_with_those_that_cannot()
 def test_release_starts_at_random_and_chooses_thresholds_from_a_grid():
     x, labels, groups, splits = planted(patients=150)  # fewer rows than a batch: no shuffling
     kept = {}
-    options = {"seeds": 2, "on_scores": listen(kept)}
+    options = {"seeds": 2, "on_run": listen(kept)}
     scores = {}
     for protocol in ("paper", "release"):
         cell = run(x, labels, groups, splits, protocol=protocol, **options)["cells"][0]
@@ -231,17 +231,17 @@ def test_signal_is_found_and_noise_scores_a_half():
 
 
 def listen(kept):
-    def on_scores(model, fraction, seed, records, classes, scores):
-        kept[model, fraction, seed] = (records, classes, scores)
+    def on_run(model, fraction, seed, records, classes, run):
+        kept[model, fraction, seed] = (records, classes, run.scores)
 
-    return on_scores
+    return on_run
 
 
 @pytest.mark.parametrize("protocol", ["ridge", "paper", "release"])
 def test_scores_equal_scikit_learn_on_the_same_scores(protocol):
     x, labels, groups, splits = planted()
     kept = {}
-    options = {"fractions": (0.1, 1.0), "seeds": 2, "protocol": protocol, "on_scores": listen(kept)}
+    options = {"fractions": (0.1, 1.0), "seeds": 2, "protocol": protocol, "on_run": listen(kept)}
     result = run(np.round(x, 1), labels, groups, splits, **options)
     for cell in result["cells"]:
         for seed, value in enumerate(cell["per_seed"]):
@@ -261,7 +261,7 @@ def test_f1_is_that_of_validation_thresholds_beside_always_yes():
     x, labels, groups, splits = planted()
     y_val, y_test = (labels[splits == s] for s in ("validation", "test"))
     kept = {}
-    cell = run(x, labels, groups, splits, on_scores=listen(kept))["cells"][0]
+    cell = run(x, labels, groups, splits, on_run=listen(kept))["cells"][0]
     score, _ = fit_ridge(
         x[splits == "train"],
         labels[splits == "train"],
@@ -286,6 +286,54 @@ def test_f1_is_that_of_validation_thresholds_beside_always_yes():
     )
 
 
+def test_macro_scores_may_leave_out_classes_of_few_patients():
+    x, labels, groups, splits = planted()
+    few = np.unique(groups[splits == "test"])[:4]
+    labels[(splits == "test"), 1] = np.isin(groups[splits == "test"], few)
+    features = {"model": x, "control": x[:, ::-1].copy()}
+    everything, counted = (run(features, labels, groups, splits, min_positives=n) for n in (1, 5))
+    assert not everything["notes"]
+    assert counted["notes"] == [
+        "MI: fewer than 5 patients with it in the test split, left out of macro scores"
+    ]
+    for one, two in zip(everything["cells"], counted["cells"], strict=True):
+        assert one["per_class"] == two["per_class"]
+        for metric in ("auroc", "auprc", "f1"):
+            values = {c: entry[metric] for c, entry in two["per_class"].items()}
+            assert one[f"macro_{metric}"] == pytest.approx(np.mean(list(values.values())))
+            values.pop("MI")
+            assert two[f"macro_{metric}"] == pytest.approx(np.mean(list(values.values())))
+        assert two["high"] - two["low"] < one["high"] - one["low"]
+        assert two["per_seed"] == [two["macro_auroc"]]
+    with pytest.raises(InputError, match="no class has 500 positive patients in the test split"):
+        run(x, labels, groups, splits, min_positives=500)
+
+
+def test_probabilities_are_calibrated_on_validation_and_judged_on_test():
+    x, labels, groups, splits = planted(patients=2000)
+    kept = {}
+
+    def on_run(model, fraction, seed, records, classes, one):
+        kept[seed] = one
+
+    cell = run(x, labels, groups, splits, on_run=on_run)["cells"][0]
+    y, p = labels[splits == "test"], kept[0].probabilities
+    found = cell["calibration"]
+    assert found["brier"] == pytest.approx(((p - y) ** 2).mean())
+    share = y.mean(0)
+    assert found["brier_prevalence"] == pytest.approx((share * (1 - share)).mean())
+    assert found["ece"] < 0.03 and found["brier"] < found["brier_prevalence"]
+    assert sum(b["count"] for b in found["reliability"]) == y.size
+    for b in found["reliability"]:
+        if b["count"] > 200:
+            assert b["share"] == pytest.approx(b["probability"], abs=0.1)
+    by_class = [entry["brier"] for entry in cell["per_class"].values()]
+    assert np.mean(by_class) == pytest.approx(found["brier"])
+    # a higher score is a higher probability
+    for c in range(3):
+        assert (np.diff(p[np.argsort(kept[0].scores[:, c]), c]) >= 0).all()
+
+
 def test_class_without_validation_positives_has_auroc_but_no_f1():
     x, labels, groups, splits = planted()
     labels[splits == "validation", 1] = False
@@ -304,12 +352,12 @@ def test_windows_of_a_record_are_scored_together():
     records = np.arange(len(x)) // 2  # the two rows of a patient become two windows of one record
     labels = np.repeat(labels[::2], 2, axis=0)
     kept = {}
-    cell = run(x, labels, groups, splits, records=records, on_scores=listen(kept))["cells"][0]
+    cell = run(x, labels, groups, splits, records=records, on_run=listen(kept))["cells"][0]
     ids, _, scores = kept["model", 1.0, 0]
     test = splits == "test"
     assert sorted(ids) == sorted(set(records[test])) and len(scores) == test.sum() // 2
     one = {}
-    run(x, labels, groups, splits, on_scores=listen(one))
+    run(x, labels, groups, splits, on_run=listen(one))
     np.testing.assert_allclose(scores, one["model", 1.0, 0][2].reshape(-1, 2, 3).mean(1))
     assert cell["per_class"]["AF"]["test_positives"] == labels[test][::2, 0].sum()
 
