@@ -283,13 +283,7 @@ def main(argv: list[str] | None = None) -> None:
             if embedder:
                 judged = save_tuned(embedder, kept.variables, place, args.data, table)
                 place = place / "head.safetensors"
-            measured = (args.about, args.view, args.groups, args.resamples)
-            head = heads.complete(
-                heads.make_head(judged, found, kept, result), judged, found, *measured
-            )
-            head.save(place)
-            write_whole(place.with_suffix(".md"), head_card(head, place, command))
-            print(f"head of task {task}, {len(head.classes)} classes: {place}\n")
+            _save_head(args, place, judged, found, kept, result, command)
     if args.predictions:
         predictions.save(args.predictions)
     if args.out:
@@ -302,6 +296,16 @@ def main(argv: list[str] | None = None) -> None:
         }
         Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
     print(format_results(results, args.per_class))
+
+
+def _save_head(args, place: Path, table, found, kept, result: dict, command: str) -> None:
+    """Writes the head of a task with its card beside it; the table has the embeddings it reads."""
+    head = heads.make_head(table, found, kept, result)
+    measured = (args.about, args.view, args.groups, args.resamples)
+    head = heads.complete(head, table, found, *measured)
+    head.save(place)
+    write_whole(place.with_suffix(".md"), head_card(head, place, command))
+    print(f"head of task {found.name}, {len(head.classes)} classes: {place}\n")
 
 
 def _probe_number(args, table, features: dict, parts: dict, command: str) -> None:

@@ -10,6 +10,7 @@ an answer for everybody.
 Axis letters: m row, d feature, r resample.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,8 +58,8 @@ class Numbers:
 
 
 def read_numbers(table: Table, path: str | Path, column: str) -> Numbers:
-    """A column of a CSV (record_id or patient_id) for the rows of a table; empty cells are left
-    out."""
+    """A column of a CSV (record_id or patient_id, and split if wanted) for the rows of a table;
+    empty cells are left out."""
     key, lines = read_keyed(Path(path), (column,))
     by_id = {}
     for line in lines:
@@ -72,10 +73,13 @@ def read_numbers(table: Table, path: str | Path, column: str) -> Numbers:
                 f"{path} line {line.line}: {column} {line[column][:20]!r} is no number"
             ) from None
     ids = getattr(table, key).tolist()
-    known = np.array([name in by_id for name in ids])
+    known, splits = np.array([name in by_id for name in ids]), table.split
+    if "split" in lines[0]:
+        named = {line[key]: line["split"] for line in lines}
+        splits = np.array([named.get(name, "") for name in ids])
     found: dict[str, dict] = {name: {} for name in ("rows", "values", "records", "patients")}
     for split in SPLITS:
-        rows = np.flatnonzero(known & (table.split == split))
+        rows = np.flatnonzero(known & (splits == split))
         if len(set(table.record_id[rows].tolist())) < FEWEST:
             raise InputError(
                 f"{path}: {len(rows)} rows of the {split} split have a {column}: {FEWEST} records"
@@ -85,6 +89,13 @@ def read_numbers(table: Table, path: str | Path, column: str) -> Numbers:
         found["values"][split] = np.array([by_id[ids[i]] for i in rows])
         found["records"][split] = np.unique(table.record_id[rows], return_inverse=True)[1]
         found["patients"][split] = table.patient_id[rows]
+    shared = [
+        patient
+        for a, b in itertools.combinations(SPLITS, 2)
+        for patient in np.intersect1d(found["patients"][a], found["patients"][b])
+    ]
+    if shared:
+        raise InputError(f"patient {list_some(shared)} is in two splits; split by patient")
     missing = sorted({name for name, yes in zip(ids, known, strict=True) if not yes})
     notes = (
         [f"{len(missing)} {key} without a value of {column}: {list_some(missing)}"]

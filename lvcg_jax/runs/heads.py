@@ -22,6 +22,7 @@ Heads that the package carries lie in PACKAGED/heads, named WEIGHTS-TASK.
 Axis letters: m row, r record, d feature, c class.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ UNLIKE = 0.95  # a record farther away than this share of the training records i
 DEFAULT = "super"  # the task that is answered if no head is named
 NUMBER = "number"  # the kind of a head that gives a number
 _KEY = "lvcg_head"
-_FACTS = ("task", "classes", "checkpoint", "preprocess_hash", "parts", "leads", "scores")
+_FACTS = ("check", "task", "classes", "checkpoint", "preprocess_hash", "parts", "leads", "scores")
 HEAD_HELP = (
     f"file of lvcg probe --save, or a packaged head by name (default {DEFAULT}); may be repeated"
 )
@@ -91,6 +92,11 @@ class Head:
     def answer(self, x: np.ndarray, numbers: np.ndarray) -> Answers:
         """Answers for embeddings [m,d]; rows with one of the numbers [m] are windows of one record,
         whose scores and distances are averaged."""
+        if x.shape[1] != len(self.layer.shift):
+            raise InputError(
+                f"head '{self.task}' reads embeddings of {len(self.layer.shift)} numbers, not of"
+                f" {x.shape[1]}"
+            )
         scores = mean_by(numbers, self.layer(x))
         distance = mean_by(numbers, self.spread.distance(x)[:, None])[:, 0]
         quantile = self.spread.share_nearer(distance)
@@ -147,9 +153,17 @@ class Head:
             "quantiles": np.asarray(self.spread.quantiles, np.float32),
         }
         held = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
-        facts = {"format": FORMAT} | _rounded(self.facts)
+        facts = _rounded(self.facts) | {"format": FORMAT, "check": _check(held)}
         text = json.dumps(facts, allow_nan=False, separators=(",", ":"))
         write_whole(path, tensor_bytes(held, metadata={_KEY: text}))
+
+
+def _check(tensors: dict[str, np.ndarray]) -> str:
+    """Sixteen hex digits of the content of all tensors."""
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} {x.dtype} {x.shape}".encode() + x.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _rounded(value):
@@ -210,8 +224,8 @@ def load_head(name: str | Path, of: str | None = None) -> Head:
             "quantiles": LEVELS.shape,
         }  # fmt: skip
         wrong = [name for name, shape in shapes.items() if t[name].shape != shape]
-        if wrong:
-            raise ValueError(f"{list_some(wrong)} of a wrong shape")
+        if wrong or facts["check"] != _check(t):
+            raise ValueError(f"{list_some(wrong)} of a wrong shape" if wrong else "its checksum")
     # safetensors and json each have errors of their own for a damaged file
     except Exception as error:
         raise InputError(

@@ -184,6 +184,7 @@ def test_other_weights_and_other_preprocessing_are_refused(saved, head, model, t
         lambda data: b"",
         lambda data: data[:200],
         lambda data: data[:-8],
+        lambda data: data[:-8] + b"\0\1\2\3" + data[-4:],
         lambda data: b"\xff" * 64,
         lambda data: data.replace(b'\\"format\\":1', b'\\"format\\":9', 1),
         lambda data: data.replace(b'\\"classes\\"', b'\\"klasses\\"', 1),
