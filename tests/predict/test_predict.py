@@ -226,9 +226,11 @@ def test_mistakes_on_the_command_line_are_one_line(saved, tmp_path):
 def test_packaged_heads_belong_to_packaged_weights():
     assert heads.names() == [f"best-{task}" for task in ("all71", "form", "rhythm", "sub", "super")]
     facts = weights.read_facts("best")
+    mark = weights.weights_hash(weights.load("best").variables)
     for name in heads.names():
         head, path = heads.load_head(name), heads.find_head(name)
         assert path.stat().st_size < 300_000 and path.with_suffix(".md").is_file()
+        assert head.facts["checkpoint"] == f"best#{mark}"
         assert head.facts["preprocess_hash"] == facts["preprocess_hash"]
         assert head.facts["parts"] == facts["parts"] and heads.weights_of(path, head) == "best"
         assert head.facts["scores"]["calibration"]["ece"] <= 0.03
