@@ -267,7 +267,7 @@ def test_the_walk_of_a_record_passes_functions_that_exist():
     names = [f"{file.replace('/', '.')}.{name}" for file, name in walk]
     assert [name for name in names if not resolves(name)] == []
     rooms = [file.rpartition("/")[0] for file, _ in walk]
-    order = ["formats", "ecg", "dataset", "data", "model", "embed", "probe", "report"]
+    order = ["formats", "ecg", "dataset", "data", "model", "embed", "probe", "predict", "report"]
     assert list(dict.fromkeys(room.split("/")[1] for room in rooms)) == order
 
 
