@@ -18,7 +18,6 @@ from data_prep.formats.any_file import read_any
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.predict.estimators import LVCGClassifier, LVCGEmbedder
 
-
 # of a method that it has not, and of arrays of other libraries, which SciPy must be told to take
 NOT_OURS = {
     "check_classifiers_multilabel_output_format_decision_function",
