@@ -1,15 +1,37 @@
 """Files that appear whole or not at all, and run directories on a disk or on object storage."""
 
 import contextlib
+import errno
+import hashlib
 import importlib.util
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.base.errors import InputError
 from data_prep.base.words import first_line
+
+LONGEST_NAME = 200  # bytes of a record id in a file name; most disks allow 255 in all
+
+
+def ordinary(path: str | Path) -> str | Path:
+    """The path of a file to read; an OSError if it is something else, such as a pipe, for which
+    opening would wait for ever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not an ordinary file")
+    return path
+
+
+def file_name(text: str) -> str:
+    """A record id as part of a file name: only letters, digits, '-', '_' and '.', and of a long one
+    the start and a hash."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
+    if len(safe.encode()) <= LONGEST_NAME:
+        return safe
+    return f"{safe[: LONGEST_NAME // 8]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @contextlib.contextmanager

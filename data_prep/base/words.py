@@ -1,6 +1,6 @@
 """Pieces of wording that messages and tables share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 SPLITS = ("train", "validation", "test")
 
@@ -10,6 +10,21 @@ def first_line(error: BaseException, most: int | None = None) -> str:
     file could not be read or written, else the first line of its text, else its type."""
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return text.splitlines()[0][:most]
+
+
+def printable(text: str) -> str:
+    """Text from a file for a terminal or a table: characters that control a terminal, or that no
+    file can hold, are written as '\\x1b' and the like."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def in_all(lists: Sequence[Sequence[str]]) -> list[str]:
+    """The words of the first list that every other list has too, in its order."""
+    others = [set(words) for words in lists[1:]]
+    return [word for word in lists[0] if all(word in other for other in others)]
 
 
 def list_some(names: Iterable[object], most: int = 5) -> str:

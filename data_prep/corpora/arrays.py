@@ -7,6 +7,7 @@ joined by ';'. EDF, BDF and WFDB files state rate, unit and leads themselves; a 
 names states its leads, and an .npz may hold `rate`, `unit` and `leads` beside `signal`.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def open(raw: Path) -> Corpus:
         record_id, patient, split = read_ids(row, path, refs)
         if not row["path"]:
             raise InputError(f"{path} line {row.line}: record {record_id} has no path")
+        if os.path.isabs(row["path"]) or os.path.normpath(row["path"]).startswith(".."):
+            raise InputError(
+                f"{path} line {row.line}: the path of record {record_id} leaves the folder:"
+                " give one below it, or put a link there"
+            )
         rate = read_rate(row["rate"], record_id) if row.get("rate") else None
         unit, leads = row.get("unit") or None, tuple(split_leads(row.get("leads", ""))) or None
         labels = {

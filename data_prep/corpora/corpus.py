@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep.base.errors import InputError
-from data_prep.base.words import SPLITS, list_some
+from data_prep.base.words import SPLITS, list_some, printable
 from data_prep.ecg.record import Record, RecordRef, Waveform
 from data_prep.formats.tables import check_patients, read_csv, read_keyed
 from data_prep.formats.wfdb_files import read_wfdb_record
@@ -89,10 +89,11 @@ def list_headers(raw: Path) -> dict[str, Path]:
     folder."""
     stems: dict[str, Path] = {}
     for path in sorted(raw.rglob("*.hea"), key=lambda path: (path.stem, path)):
-        other = stems.setdefault(path.stem, path.with_suffix(""))
+        name = printable(path.stem)  # of names that are not UTF-8, Python makes something else
+        other = stems.setdefault(name, path.with_suffix(""))
         if other != path.with_suffix(""):
             raise InputError(
-                f"record {path.stem} is there twice: {other}.hea and {path}; keep one of them"
+                f"record {name} is there twice: {other}.hea and {path}; keep one of them"
             )
     if not stems:
         raise InputError(f"no WFDB header (*.hea) below {raw}: is the set unpacked there?")

@@ -8,6 +8,7 @@ with those whose file is the same byte for byte (255 in the full set).
 from pathlib import Path
 
 from data_prep.base.errors import InputError
+from data_prep.base.words import printable
 from data_prep.corpora.challenge import list_coded
 from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
@@ -47,10 +48,10 @@ def _open_original(raw: Path, tables: list[Path]) -> Corpus:
     # files and labels by record
     files: dict[str, Path] = {}
     for path in sorted(raw.rglob("*.mat")):
-        if files.setdefault(path.stem, path) != path:
+        name = printable(path.stem)
+        if files.setdefault(name, path) != path:
             raise InputError(
-                f"record {path.stem} is there twice: {files[path.stem]} and {path};"
-                " keep one of them"
+                f"record {name} is there twice: {files[name]} and {path}; keep one of them"
             )
     labels: dict[str, list[str]] = {}
     for table in tables:

@@ -11,6 +11,7 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+from data_prep.base.files import ordinary
 from data_prep.ecg.record import RecordRef
 
 START = 4096
@@ -23,7 +24,7 @@ def find_duplicates(files: dict[str, str]) -> dict[str, str]:
     groups: dict[tuple, list[str]] = defaultdict(list)
     for record_id, path in files.items():
         try:
-            with open(path, "rb") as file:
+            with open(ordinary(path), "rb") as file:
                 size, start = os.fstat(file.fileno()).st_size, file.read(START)
         except OSError:
             continue  # reported when the record is read

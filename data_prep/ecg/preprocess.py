@@ -23,6 +23,10 @@ from data_prep.ecg.leads import LEADS, canonical, lead_mask, order_leads
 # part of the hash: raise it when the same fields give other numbers than before
 CODE_VERSION = 1
 MIN_SECONDS = 1.0
+# Twelve rows are made of a record, however few leads it has: single precision before resampling
+# and double precision after it, a gibibyte each. That is a day at 250 Hz, and 31 hours at 100 Hz.
+MOST_SAMPLES, MOST_RESAMPLED = 2**28 // len(LEADS), 2**27 // len(LEADS)
+MOST_NAMED = 20  # windows that are left out, by number; of more, only stretches are named
 
 
 class Unusable(InputError):
@@ -107,6 +111,15 @@ class Preprocess:
             self.rate > 2 * segment.QRS_BAND[1],
             f"rate must be above {2 * segment.QRS_BAND[1]:g} Hz",
         )
+        _check(self.rate <= 1e5, "rate must be at most 100000 Hz")
+        _check(
+            self.seconds * self.rate <= MOST_RESAMPLED,
+            f"seconds x rate must be at most {MOST_RESAMPLED} samples",
+        )
+        _check(
+            self.max_beats * self.beat_samples <= MOST_RESAMPLED,
+            f"max_beats x beat_samples must be at most {MOST_RESAMPLED} samples",
+        )
         _check(1 <= self.filter_order <= 8, "filter_order must be 1 to 8")
         _check(self.normalise in ("lead", "record"), "normalise must be 'lead' or 'record'")
         _check(self.peaks in ("lead_ii", "vcg"), "peaks must be 'lead_ii' or 'vcg'")
@@ -160,6 +173,12 @@ class Preprocess:
                 f"record of {x.shape[1] / rate:.2f} s is too short:"
                 f" at least {MIN_SECONDS:g} s are needed",
             )
+        if x.shape[1] > MOST_SAMPLES or x.shape[1] * self.rate / rate > MOST_RESAMPLED:
+            raise Unusable(
+                "too_long",
+                f"record of {x.shape[1] / rate / 3600:.3g} h at {rate:g} Hz is too long to prepare"
+                f" at {self.rate:g} Hz: cut it into pieces, or check the rate in its header",
+            )
         # repair what can be repaired, then resample and filter the leads that have values
         names = {canonical(name) for name in leads}
         in_file = np.array([lead in names for lead in LEADS])
@@ -187,13 +206,13 @@ class Preprocess:
             )
             window = self.cut_window(filtered[:, first:end], present, defects)
             if isinstance(window, str):
-                left_out.append(f"window_left_out:{index}:{window}")
+                left_out.append((index, window))
                 continue
             window.window, window.start_seconds = index, first / self.rate
             windows.append(window)
         # what holds for the whole record goes to every window
         if not windows:
-            if all(word.endswith(":no_lead") for word in left_out):
+            if all(why == "no_lead" for _, why in left_out):
                 raise Unusable(
                     "no_lead",
                     "all leads are missing: every lead is absent, without values, flat or railed",
@@ -204,8 +223,9 @@ class Preprocess:
             raise Unusable("no_beats", text)
         if tail:
             record_defects.append(f"tail_left_out:{tail / self.rate:.2f}s")
+        record_defects += left_out_words(left_out)
         for window in windows:
-            window.defects = record_defects + left_out + window.defects
+            window.defects = record_defects + window.defects
         return windows
 
     def _spans(self, num_samples: int) -> tuple[list[tuple[int, int]], int]:
@@ -301,6 +321,31 @@ class Preprocess:
             defects.append("peaks_fallback_vcg")
         peaks = segment.r_peaks_vcg(x, present, self.rate, self.peak_distance, self.geometry)
         return peaks, (x[:, peaks] ** 2).sum(axis=0)
+
+
+def left_out_words(left_out: Sequence[tuple[int, str]]) -> list[str]:
+    """Words for the windows of a record that were left out, given as (number, reason).
+
+    A few are named one by one: 'window_left_out:7:no_beat'. Of many, as when electrodes were off
+    for hours, stretches are named, 'window_left_out:7-2000:no_lead', and of many stretches the
+    first ones and the number of all other windows: every window of the record gets these words.
+    """
+    if len(left_out) <= MOST_NAMED:
+        return [f"window_left_out:{index}:{why}" for index, why in left_out]
+    stretches: list[list] = []
+    for index, why in left_out:
+        if stretches and stretches[-1][1:] == [index - 1, why]:
+            stretches[-1][1] = index
+        else:
+            stretches.append([index, index, why])
+    words = [
+        f"window_left_out:{first}-{last}:{why}"
+        if last > first
+        else f"window_left_out:{first}:{why}"
+        for first, last, why in stretches[:MOST_NAMED]
+    ]
+    others = sum(last - first + 1 for first, last, _ in stretches[MOST_NAMED:])
+    return words + [f"window_left_out:{others}_more"] * (others > 0)
 
 
 def _check(good: bool, rule: str) -> None:

@@ -17,6 +17,7 @@ from data_prep.ecg.leads import LEADS, LIMB
 BLOCK_SECONDS = 0.5
 # an extreme closer to the median than this is a plateau of a low-voltage lead, not a rail
 RAIL_FROM_MEDIAN_MV = 1.0
+LARGEST_TERM = 10_000  # of a ratio of two rates; the filter has twenty times as many numbers
 PAD_SECONDS = 1.5  # reflected signal on both sides of the band-pass: one period of its lower edge
 
 
@@ -120,8 +121,10 @@ def recover_limb_leads(x: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, 
 
 @lru_cache(maxsize=64)
 def _ratio(rate: float, new_rate: float) -> tuple[int, int]:
-    ratio = Fraction(new_rate / rate).limit_denominator(10000)
-    if not 0.001 <= ratio <= 100:
+    ratio = Fraction(new_rate / rate).limit_denominator(LARGEST_TERM)
+    if ratio.numerator > LARGEST_TERM:  # an odd rate far below the new one
+        ratio = 1 / Fraction(rate / new_rate).limit_denominator(LARGEST_TERM)
+    if not Fraction(1, 1000) <= ratio <= 100:
         raise InputError(
             f"cannot resample {rate:g} Hz to {new_rate:g} Hz:"
             " the rates are too far apart, check the header"
@@ -129,7 +132,7 @@ def _ratio(rate: float, new_rate: float) -> tuple[int, int]:
     return ratio.numerator, ratio.denominator
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _resampling_filter(up: int, down: int) -> np.ndarray:
     # Twenty zero crossings under a Kaiser window. The corner lies a little below the new Nyquist
     # frequency, so that less is aliased.

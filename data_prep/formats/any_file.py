@@ -1,6 +1,8 @@
 """One record from any file that this project reads."""
 
+import array
 import io
+import itertools
 import math
 import os
 import re
@@ -8,11 +10,12 @@ import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
 from data_prep.base.errors import InputError, NotSaid
+from data_prep.base.files import ordinary
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 from data_prep.ecg.record import Record, RecordRef, Waveform
@@ -30,13 +33,16 @@ from data_prep.formats.scp import read_scp
 from data_prep.formats.wfdb_files import (
     LARGEST_VALUES,
     MILLIVOLTS,
-    decode,
     read_wfdb_record,
     to_millivolts,
 )
 
 MANIFEST = "records.csv"  # lists the files of a folder, see corpora/arrays.py
-LARGEST_FILE = 2**31
+# bytes: of the signal of an .npz, unpacked; of its rate, unit and leads; of a text
+LARGEST_UNPACKED, LARGEST_NOTE, LARGEST_TEXT = 2**30, 2**20, 2**30
+MOST_COLUMNS, MOST_NUMBERS = 1000, 2**27  # of a text
+START, LARGEST_APPLE = 2000, 2**24  # characters of a text that show what it is; of one of a watch
+RATES = ("rate", "fs", "sampling_rate")  # names of the rate in an .npz
 ENDINGS = {  # that say what a file is; with any other its content does
     ".npy": "npy",
     ".npz": "npz",
@@ -294,7 +300,7 @@ def _read_numpy(path: str, kind: str, record_id: str) -> tuple[np.ndarray, dict]
 
 def _map_array(path: str) -> np.ndarray:
     """The array of a .npy file, mapped: a header that claims too much takes no memory."""
-    signal = np.load(path, mmap_mode="r", allow_pickle=False)
+    signal = np.load(ordinary(path), mmap_mode="r", allow_pickle=False)
     if signal.offset + signal.nbytes != Path(path).stat().st_size:
         raise ValueError("its length is not that of its array")
     return signal
@@ -303,28 +309,42 @@ def _map_array(path: str) -> np.ndarray:
 def _read_npz(path: str, record_id: str) -> tuple[np.ndarray, dict]:
     """The array `signal` (or the only one) of an .npz file, and its rate, unit and leads if
     given."""
-    with zipfile.ZipFile(path) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
-        if size > LARGEST_FILE:
-            raise InputError(
-                f"record {record_id}: {Path(path).name} unpacks to {size / 2**30:.0f} GiB"
-            )
-        held = {
-            entry.removesuffix(".npy"): _load_array(archive.read(entry))
-            for entry in archive.namelist()
-        }
-    key = "signal" if "signal" in held else next(iter(held)) if len(held) == 1 else None
-    if key is None:
-        raise InputError(f"record {record_id}: {Path(path).name} has no array named signal")
-    said: dict = {}
-    rate = next((name for name in ("rate", "fs", "sampling_rate") if name in held), None)
-    if rate:
-        said["rate"] = read_rate(held[rate].flat[0], record_id)
-    if "unit" in held:
-        said["unit"] = str(held["unit"].flat[0])
-    if "leads" in held:
-        said["leads"] = [str(name) for name in held["leads"].flat]
-    return held[key], said
+    with zipfile.ZipFile(ordinary(path)) as archive:
+        sizes = {e.filename.removesuffix(".npy"): e.file_size for e in archive.infolist()}
+        key = "signal" if "signal" in sizes else next(iter(sizes)) if len(sizes) == 1 else None
+        if key is None:
+            raise InputError(f"record {record_id}: {Path(path).name} has no array named signal")
+        for name in {key, *RATES, "unit", "leads"} & sizes.keys():
+            most = LARGEST_UNPACKED if name == key else LARGEST_NOTE
+            if sizes[name] > most:
+                raise InputError(
+                    f"record {record_id}: {name} of {Path(path).name} unpacks to"
+                    f" {sizes[name] / 2**20:.0f} MiB, more than the {most / 2**20:g} allowed"
+                )
+
+        def load(name: str) -> np.ndarray:
+            there = name if name in archive.namelist() else f"{name}.npy"
+            return _load_array(archive.read(there))
+
+        said: dict = {}
+        rate = next((name for name in RATES if name in sizes), None)
+        if rate:
+            said["rate"] = read_rate(load(rate).flat[0], record_id)
+        if "unit" in sizes:
+            said["unit"] = _letters(load("unit"))[0]
+        if "leads" in sizes:
+            said["leads"] = _letters(load("leads"))
+        return load(key), said
+
+
+def _letters(texts: np.ndarray) -> list[str]:
+    """The texts of an array; a ValueError for characters that Unicode does not have, on which
+    Python's own functions fail."""
+    if texts.dtype.kind == "U" and texts.dtype.itemsize:
+        codes = np.ascontiguousarray(texts.astype(texts.dtype.newbyteorder("="))).view(np.uint32)
+        if (codes > 0x10FFFF).any():
+            raise ValueError("its text has characters that do not exist")
+    return [str(text) for text in texts.flat]
 
 
 def _load_array(data: bytes) -> np.ndarray:
@@ -336,10 +356,11 @@ def _load_array(data: bytes) -> np.ndarray:
         if version == (1, 0)
         else np.lib.format.read_array_header_2_0
     )
-    shape, _, dtype = header(file)
-    if math.prod(shape) * dtype.itemsize > len(data):
-        raise ValueError(f"its header claims {shape}")
-    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    shape, by_column, dtype = header(file)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize > len(data) - file.tell():
+        raise ValueError(f"its header claims {shape} of {dtype}")
+    flat = np.frombuffer(data, dtype, math.prod(shape), file.tell())
+    return flat.reshape(shape, order="F" if by_column else "C")
 
 
 def _read_text(
@@ -351,37 +372,70 @@ def _read_text(
     says the rate, unless `rate` is given.
     """
     try:
-        if Path(path).stat().st_size > LARGEST_FILE:
+        if Path(ordinary(path)).stat().st_size > LARGEST_TEXT:
             raise InputError(f"record {record_id}: {path} is too large for text: use .npy")
-        text = decode(Path(path).read_bytes())
+        with open(path, encoding=_encoding(path), errors="replace") as file:
+            return _read_apple(file) or _read_lines(file, path, record_id, naming, rate)
     except OSError as error:
         raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
-    apple = read_apple(text)
-    if apple is not None:
-        return apple
-    lines = [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    if not lines:
+
+
+def _encoding(path: str) -> str:
+    """How the text of a file is written: UTF-16 says so at its start, and what is not UTF-8 is
+    taken for Latin-1."""
+    with open(path, "rb") as file:
+        if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            return "utf-16"
+    try:
+        with open(path, encoding="utf-8-sig") as text:
+            while text.read(2**20):
+                pass
+        return "utf-8-sig"
+    except UnicodeDecodeError:
+        return "latin-1"
+
+
+def _read_apple(file: TextIO) -> tuple[np.ndarray, dict] | None:
+    """An ECG of Apple Health, which its first lines show; None, and the file at its start, if it is
+    something else."""
+    start = file.read(START)
+    if read_apple(start[: start.rfind("\n") + 1] if len(start) == START else start):
+        found = read_apple(start + file.read(LARGEST_APPLE))
+        if found:
+            return found
+    file.seek(0)
+    return None
+
+
+def _read_lines(
+    file: TextIO, path: str, record_id: str, naming: Naming, rate: float | None
+) -> tuple[np.ndarray, dict]:
+    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    head = list(itertools.islice(lines, 2))
+    if not head:
         raise InputError(f"record {record_id}: {path} is empty")
     # which mark separates columns, and whether the first row holds their names
-    mark = max(";\t,", key=lambda mark: (mark in lines[-1][1], mark != ","))
+    mark = max(";\t,", key=lambda mark: (mark in head[-1][1], mark != ","))
     comma = mark != ","  # a comma is then a decimal point
+    if head[0][1].count(mark) >= MOST_COLUMNS:
+        raise InputError(f"record {record_id}: {path} has more than {MOST_COLUMNS} columns")
     names = None
-    first = [cell.strip().strip('"') for cell in lines[0][1].split(mark)]
+    first = [cell.strip().strip('"') for cell in head[0][1].split(mark)]
     if not all(_is_number(cell, comma) for cell in first):
-        names, lines = first, lines[1:]
-    # numbers
-    rows = []
-    for number, line in lines:
-        cells = (line.replace(",", ".") if comma else line).split(mark)
+        names, head = first, head[1:]
+    # numbers, eight bytes each: a column of times needs them
+    values = array.array("d")
+    for number, line in itertools.chain(head, lines):
         try:
-            if len(cells) != len(first):
+            if line.count(mark) != len(first) - 1 or len(values) > MOST_NUMBERS:
                 raise ValueError
-            rows.append([float(cell) if cell.strip() else math.nan for cell in cells])
+            cells = (line.replace(",", ".") if comma else line).split(mark)
+            values.extend(float(cell) if cell.strip() else math.nan for cell in cells)
         except ValueError:
             raise InputError(
                 f"record {record_id}: {path} line {number} is no row of {len(first)} numbers"
             ) from None
-    signal = np.array(rows, np.float64).reshape(-1, len(first))
+    signal = np.frombuffer(values, np.float64).reshape(-1, len(first))
     if names is None:
         return signal, {}
     # a column of times gives the rate; others that are no leads are left out

@@ -16,6 +16,7 @@ import edfio
 import numpy as np
 
 from data_prep.base.errors import InputError, NotSaid
+from data_prep.base.files import ordinary
 from data_prep.ecg.leads import canonical
 from data_prep.formats.wfdb_files import LARGEST_VALUES
 
@@ -35,7 +36,7 @@ def read_edf(path: str | Path, record_id: str, rename: Callable[[list[str]], lis
     """The signals that have the rate of the ECG leads, under the names that `rename` gives."""
     path = Path(path)
     try:
-        with open(path, "rb") as file:
+        with open(ordinary(path), "rb") as file:
             size, head = os.fstat(file.fileno()).st_size, file.read(256 * (MOST_SIGNALS + 1))
         blocks = _check_sizes(head, size, path.name, record_id)
         with warnings.catch_warnings():  # about lengths, which have been checked
@@ -52,9 +53,12 @@ def read_edf(path: str | Path, record_id: str, rename: Callable[[list[str]], lis
         _check_limits(signals[i], path.name, names[i], record_id)
         with np.errstate(all="ignore"):
             columns.append(signals[i].data[: blocks * per_block[i]].astype(np.float32))
+    rate = signals[chosen[0]].sampling_frequency
+    if not 1 <= rate <= 1e5:
+        raise InputError(f"record {record_id}: the header of {path.name} claims {rate:g} Hz")
     return Edf(
         np.stack(columns, axis=1),
-        signals[chosen[0]].sampling_frequency,
+        rate,
         [names[i] for i in chosen],
         [signals[i].physical_dimension.strip() for i in chosen],
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from data_prep.base.errors import InputError
+from data_prep.base.files import ordinary
 from data_prep.base.words import SPLITS, first_line
 from data_prep.ecg.record import RecordRef
 from data_prep.formats.wfdb_files import decode
@@ -28,7 +29,7 @@ def read_csv(path: Path, needed: tuple[str, ...] = ()) -> Iterator[Row]:
     """
     csv.field_size_limit(2**24)
     try:
-        with open(path, "rb") as file:
+        with open(ordinary(path), "rb") as file:
             start = file.read(2)
         if start in (b"\xff\xfe", b"\xfe\xff"):
             text = io.StringIO(decode(path.read_bytes()), newline="")

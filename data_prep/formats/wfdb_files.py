@@ -7,6 +7,7 @@ each channel is verified; a wrong one is a defect, 'checksum:LEAD'.
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 import warnings
@@ -18,12 +19,14 @@ from types import ModuleType
 import numpy as np
 
 from data_prep.base.errors import InputError, NotSaid
-from data_prep.base.files import write_whole
+from data_prep.base.files import ordinary, write_whole
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
 
 MILLIVOLTS = {"mv": 1.0, "uv": 1e-3, "\u00b5v": 1e-3, "\u03bcv": 1e-3, "v": 1e3, "nv": 1e-6}
 LARGEST_MILLIVOLTS = 1000.0  # beyond any electrode offset: a wrong gain or unit
+LARGEST_HEADER = 2**20  # bytes
+MOST_SEGMENTS = 1000  # the wfdb package takes 5 ms for each
 LARGEST_VALUES = 2**28  # samples x channels: 12 leads of a day at 250 Hz; more is a broken header
 
 
@@ -52,6 +55,7 @@ class Header:
     channels: list[Channel]
     segments: int = 1
     comments: list[str] = field(default_factory=list)
+    segment_names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,13 @@ def read_header(stem: str | Path, record_id: str | None = None) -> Header:
         if len(lines) - 1 != segments:
             there = f"{segments:.6g} segments but lists {len(lines) - 1}"
             raise InputError(f"record {record_id}: its header claims {there}")
-        if any(re.search(r"\s\d{9,}$", line) for line in lines[1:]) or segments > 10_000:
-            raise InputError(f"record {record_id}: its header claims segments of absurd length")
-        return Header(rate, samples, [], segments, comments)
+        if any(re.search(r"\s\d{9,}$", line) for line in lines[1:]) or segments > MOST_SEGMENTS:
+            raise InputError(
+                f"record {record_id}: its header claims more than {MOST_SEGMENTS} segments, or"
+                " segments of absurd length"
+            )
+        names = [line.split()[0] for line in lines[1:]]
+        return Header(rate, samples, [], segments, comments, names)
     if len(lines) - 1 != count:
         raise InputError(
             f"record {record_id}: its header claims {count} signals"
@@ -134,8 +142,8 @@ def header_text(stem: str | Path, record_id: str) -> str:
     """The text of STEM.hea."""
     path = Path(f"{stem}.hea")
     try:
-        if path.exists() and not path.is_file():
-            raise OSError(0, "no ordinary file")
+        if os.path.getsize(ordinary(path)) > LARGEST_HEADER:
+            raise InputError(f"record {record_id}: its header {path} has more than 1 MiB")
         return decode(path.read_bytes())
     except OSError as error:
         raise InputError(
@@ -211,6 +219,7 @@ def read_wfdb_record(
         names, units = [c.name for c in header.channels], [c.unit for c in header.channels]
     else:
         _check_sizes(os.path.dirname(stem), header, record_id)
+        _check_segments(os.path.dirname(stem), header, record_id)
         signal, names, units = _read_with_wfdb(stem, record_id)
     signal, names = to_millivolts(signal, rename(names), units, record_id)
     return WfdbRecord(signal, header.rate, names, header.comments, defects)
@@ -234,8 +243,7 @@ def to_millivolts(
         signal = signal[:, keep] * scale[keep]
         names, leads = [names[i] for i in keep], [leads[i] for i in keep]
     _check_leads(names, leads, record_id)
-    _check_values(signal, names, record_id)
-    return signal, names
+    return _check_values(signal, names, record_id), names
 
 
 def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.ndarray, list[str]]:
@@ -260,9 +268,7 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
     for group in groups:
         path, width, offset = os.path.join(folder, group[0].file), len(group), group[0].offset
         try:
-            if os.path.exists(path) and not os.path.isfile(path):
-                raise ValueError  # a pipe or device may never end
-            with open(path, "rb") as file:
+            with open(ordinary(path), "rb") as file:
                 held = max(0, os.fstat(file.fileno()).st_size - offset) // 2
                 count = held if header.samples is None else header.samples * width
                 adc = np.fromfile(
@@ -377,11 +383,35 @@ def _check_channels(channels: list[Channel], record_id: str) -> None:
         if not 1e-9 < abs(channel.gain) < 1e12 or abs(channel.baseline) > 2**23:
             text = f"gain {channel.gain:g} and zero {channel.baseline}"
             raise InputError(f"{lead} has {text} in the header: mV are unknown")
-        if "/" in channel.file or "\\" in channel.file or channel.file in ("-", ".", ".."):
+        if _is_elsewhere(channel.file):
             raise InputError(
                 f"record {record_id}: cannot read its signal file {channel.file[:60]!r}"
                 " (not in the record's folder)"
             )
+
+
+def _is_elsewhere(name: str) -> bool:
+    """Whether a file that a header names may be in another folder."""
+    return "/" in name or "\\" in name or name in ("-", ".", "..")
+
+
+def _check_segments(folder: str, header: Header, record_id: str) -> None:
+    """InputErrors for segments in other folders, or whose own headers make no sense: the wfdb
+    package believes them."""
+    for name in dict.fromkeys(header.segment_names):
+        if name == "~":  # a gap
+            continue
+        if _is_elsewhere(name):
+            raise InputError(
+                f"record {record_id}: cannot read its segment {name[:60]!r}"
+                " (not in the record's folder)"
+            )
+        segment = read_header(os.path.join(folder, name), record_id)
+        if segment.segments > 1:
+            raise InputError(f"record {record_id}: its segment {name[:60]!r} has segments itself")
+        real = [c for c in segment.channels if c.file != "~"]  # others have a name and no samples
+        _check_channels(real, record_id)
+        _check_sizes(folder, dataclasses.replace(segment, channels=real), record_id)
 
 
 def _check_sizes(folder: str, header: Header, record_id: str) -> None:
@@ -402,7 +432,7 @@ def _check_sizes(folder: str, header: Header, record_id: str) -> None:
     for name, size in needed.items():
         path = os.path.join(folder, name)
         try:
-            held = os.path.getsize(path)
+            held = os.path.getsize(ordinary(path))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "bad name"
             raise InputError(
@@ -425,17 +455,22 @@ def _check_leads(names: list[str], leads: list[str | None], record_id: str) -> N
         raise InputError(f"record {record_id}: lead {twice} occurs twice in its header")
 
 
-def _check_values(signal: np.ndarray, names: list[str], record_id: str) -> None:
-    """InputErrors for a record without samples or with impossible voltages."""
+def _largest(signal: np.ndarray) -> float:
+    return max(np.fmax.reduce(signal, axis=None), -np.fmin.reduce(signal, axis=None))
+
+
+def _check_values(signal: np.ndarray, names: list[str], record_id: str) -> np.ndarray:
+    """The signal with NaN in the place of infinite values; InputErrors for a record without samples
+    or with impossible voltages."""
     if signal.size == 0:
         raise InputError(f"record {record_id}: it holds no samples")
-    if (
-        max(np.fmax.reduce(signal, axis=None), -np.fmin.reduce(signal, axis=None))
-        > LARGEST_MILLIVOLTS
-    ):
+    if np.isinf(_largest(signal)):
+        signal = np.where(np.isinf(signal), np.float32(np.nan), signal)
+    if _largest(signal) > LARGEST_MILLIVOLTS:
         peak = np.fmax.reduce(np.abs(signal), axis=0)
         worst = int(np.nanargmax(peak))
         raise InputError(
             f"record {record_id}: lead {names[worst]} reaches {peak[worst]:.0f} mV:"
             " the header's gain or unit is wrong"
         )
+    return signal

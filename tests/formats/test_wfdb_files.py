@@ -201,7 +201,7 @@ BROKEN = {
     ),
     "endless number": (b"r1 3 100 " + b"9" * 5000 + b"\n" + THREE, "not a WFDB record line"),
     "too many segments": (b"r1/99999 3 100 200\nr1 100\n", "claims 99999 segments but lists 1"),
-    "its own segment": (b"r1/2 3 100 200\nr1 100\nr1 100\n", "cannot be read as WFDB"),
+    "its own segment": (b"r1/2 3 100 200\nr1 100\nr1 100\n", "has segments itself"),
     "another folder": (
         b"r1 3 100 200\n" + THREE.replace(b"r1.dat", b"/etc/r1.dat"),
         "not in the record's folder",
