@@ -8,7 +8,8 @@ command gives the same bytes with any number of workers, continues after a crash
 finished directory in which a file was lost or damaged. A record that cannot be used never stops a
 build. Every record is listed in ledger.csv: whether it was kept and why not, all defects that were
 found (see data_prep/ecg/quality.py), and a hash of its signal, which identifies records with the
-same signal.
+same signal. With two workers or more, that also holds for a record that ends the process that
+reads it; the exit code is then 3.
 
 dataset.json holds the preprocessing and its hash, the tasks and their classes, and what was dropped
 and why. For every split it has the shards (file, examples, bytes, sha256, first uid), the numbers
@@ -22,10 +23,13 @@ from pathlib import Path
 
 from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.words import printable
 from data_prep.corpora.corpus import CORPORA, apply_splits, open_corpus
 from data_prep.dataset import shards
 from data_prep.dataset.builder import build
 from data_prep.ecg.preprocess import Preprocess
+
+CRASHED = 3  # exit code of a finished build in which records ended their worker process
 
 
 def parse_pairs(flag: str, pairs: list[str]) -> dict[str, str]:
@@ -128,11 +132,14 @@ def main(argv: list[str] | None = None) -> int:
         duplicates=args.duplicates,
         beam_options=[f"--runner={args.beam_runner}", *rest] if args.runner == "beam" else None,
     )
-    print(shards.describe(metadata))
+    print("\n".join(map(printable, shards.describe(metadata).split("\n"))))
     for note in corpus.notes:
-        print(f"note          {note}")
+        print(f"note          {printable(note)}")
     print(f"ledger        {Path(args.out) / shards.LEDGER_FILE}")
-    return 0
+    crashed = metadata["defects"].get("crashed", 0)
+    if crashed:
+        print(f"WARNING       {crashed} records ended their worker process and were left out")
+    return CRASHED if crashed else 0
 
 
 if __name__ == "__main__":

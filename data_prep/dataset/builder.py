@@ -1,16 +1,14 @@
 """Builds, continues or repairs a dataset directory."""
 
-import contextlib
 import copy
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local
+from data_prep.base.lock import only_one
 from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset import beam_runner, pool, shards
@@ -23,10 +21,13 @@ from data_prep.dataset.one_shard import (
     disk_full,
     part,
     to_json,
+    without_record,
     write_file,
 )
 from data_prep.dataset.plan import make_plan
 from data_prep.ecg.preprocess import Preprocess
+
+ANOTHER = "another build is running in this folder"
 
 
 def build(
@@ -68,7 +69,7 @@ def build(
         raise InputError(
             f"{job.out}: cannot write there ({error.strerror}); give another --out"
         ) from None
-    with _only_build(job.out), disk_full(job.out):
+    with only_one(job.out / PARTS / "lock", ANOTHER), disk_full(job.out):
         # what is missing: all shards of a new build, damaged ones of a finished one
         write_file(job.out, shards.PLAN_FILE, to_json(plan))
         before = (
@@ -94,7 +95,7 @@ def build(
                 for shard in todo:
                     build_shard(corpus, job, shard, bar.update)
             elif todo:
-                pool.run(build_shard, (slim, job), todo, workers, bar)
+                pool.run(build_shard, (slim, job), todo, workers, bar, without_record)
         metadata = finish(job, plan, planned) if before is None else repair(job, before, todo)
         shutil.rmtree(job.out / PARTS)
     return metadata
@@ -160,18 +161,3 @@ def _check_directory(out: Path, plan: dict) -> None:
     raise InputError(
         f"{out}: holds another build: {'; '.join(different)}; give a new folder or delete this one"
     )
-
-
-@contextlib.contextmanager
-def _only_build(out: Path) -> Iterator[None]:
-    """Allows one build in a folder at a time; the lock ends with the process, however that ends."""
-    with open(out / PARTS / "lock", "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{out}: another build is running in this folder; wait for it or stop it"
-            ) from None
-        except OSError:
-            pass  # a file system without locks: two builds at once are not noticed
-        yield

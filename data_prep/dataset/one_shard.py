@@ -20,11 +20,12 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import whole_file
+from data_prep.base.words import in_all, printable
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset import shards
 from data_prep.ecg import quality
 from data_prep.ecg.leads import LEADS, mask_leads
-from data_prep.ecg.preprocess import Preprocess, Unusable, Window
+from data_prep.ecg.preprocess import Preprocess, Unusable, Window, left_out_words
 from data_prep.ecg.record import RecordRef
 
 PARTS = "parts"
@@ -50,6 +51,19 @@ class Shard:
     file: str
     split: str
     refs: list[RecordRef]
+    # number of a record that is not to be read again -> why
+    deadly: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+def without_record(shard: Shard, number: int, how: str) -> Shard:
+    """The shard without a record that ended its worker process every time it was read."""
+    if number >= len(shard.refs):
+        raise InputError(
+            f"the worker process that wrote {shard.file} died ({how}): run the same command again,"
+            " with fewer workers if memory is short"
+        )
+    why = f"its worker process died twice ({how}{', out of memory?' if how == 'SIGKILL' else ''})"
+    return dataclasses.replace(shard, deadly=shard.deadly | {number: why})
 
 
 def to_json(value: object) -> bytes:
@@ -143,8 +157,11 @@ def _encoded(
 ) -> Iterator[bytes]:
     """The examples of a shard as bytes; fills the three lists on the way."""
     spec = shards.features(job.preprocess.beat_samples, job.store_signal)
-    for ref in shard.refs:
-        outcome = examine(corpus, ref, job)
+    for number, ref in enumerate(shard.refs):
+        if number in shard.deadly:
+            outcome = Outcome([], ["crashed"], shard.deadly[number])
+        else:
+            outcome = examine(corpus, ref, job)
         for window in outcome.windows:
             example = _example(ref, window, job.store_signal)
             examples.append((ref.record_id, window.window, example["uid"], len(window.beats)))
@@ -173,6 +190,7 @@ def examine(corpus: Corpus, ref: RecordRef, job: Job) -> Outcome:
     except Exception as error:  # whatever is wrong with one record, the others are built
         text = " ".join(str(error).split())[:300].removeprefix(f"record {ref.record_id}: ")
         reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+        reason = printable(reason)
         kind = error.kind if isinstance(error, Unusable) else kind
         if digest:
             defects += quality.dropped_defects(record.signal, record.leads)
@@ -187,7 +205,7 @@ def _judge(windows: list[Window], leads: list[str], job: Job) -> list[Window]:
             break
         mv = window.millivolts()
         if quality.is_dead(mv, window.rate, leads):
-            dead.append(f"window_left_out:{window.window}:dead")
+            dead.append((window.window, "dead"))
             continue
         if not np.isfinite(window.beats).all():
             raise InputError("not finite after preprocessing")
@@ -200,8 +218,9 @@ def _judge(windows: list[Window], leads: list[str], job: Job) -> list[Window]:
             "dead_record",
             f"dead record: most of it moves by less than {quality.DEAD_MV:g} mV in every lead",
         )
+    words = left_out_words(dead)
     for window in kept:
-        window.defects = dead + window.defects
+        window.defects = words + window.defects
     return kept
 
 
@@ -211,7 +230,7 @@ def _ledger_row(ref: RecordRef, split: str, outcome: Outcome) -> tuple:
     if windows:
         missing = ~np.all([mask_leads(w.lead_mask) for w in windows], axis=0)
         names = " ".join(lead for lead, gone in zip(LEADS, missing, strict=True) if gone)
-        common = [d for d in windows[0].defects if all(d in w.defects for w in windows)]
+        common = in_all([w.defects for w in windows])
         words = common + [f"w{w.window}:{d}" for w in windows for d in w.defects if d not in common]
     beats = sum(len(w.beats) for w in windows)
     defects = ";".join(outcome.defects + words)

@@ -1,14 +1,20 @@
-"""A pool of worker processes that shows progress per record and ends when its parent does."""
+"""A pool of worker processes that shows progress per record, survives the death of a worker, and
+ends when its parent does.
 
-import concurrent.futures
+A file can end the process that reads it: a fault in C code, or more memory than there is. The pool
+then knows which step of which item it was, starts another worker and tries that item again; a step
+that ends its worker twice is given up, and the item goes on without it.
+"""
+
+import collections
 import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 
 from tqdm import tqdm
 
@@ -20,44 +26,118 @@ _BLAS_THREADS = (
     "MKL_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+TRIES = 2  # a worker that dies may have been in the way of another; one step may kill so many
 
 
-def run(task: Callable, state: tuple, items: Sequence, workers: int, bar: tqdm) -> None:
+@dataclasses.dataclass
+class Worker:
+    """A worker process, the pipe to it, and what it is doing."""
+
+    process: multiprocessing.process.BaseProcess
+    pipe: multiprocessing.connection.Connection
+    job: tuple[int, object] | None = None  # slot and item
+
+
+def run(
+    task: Callable,
+    state: tuple,
+    items: Sequence,
+    workers: int,
+    bar: tqdm,
+    give_up: Callable[[object, int, str], object],
+) -> None:
     """Calls task(*state, item, tick) for every item.
 
-    `state` is sent to each process once; tick() advances the bar by one.
+    Args:
+      task: calls tick() after each of its steps.
+      state: sent to each process once.
+      items: in any number.
+      workers: processes.
+      bar: advances by one with every tick.
+      give_up: called with an item, the number of a step that ended its worker twice, and how it
+        ended; returns the item without that step, or raises.
     """
     context = multiprocessing.get_context("spawn")
     # a slot per item: there is no lock that a dying worker could keep
     done = context.RawArray("q", len(items))
     stop = context.RawValue("b", 0)
     start = bar.n
-    with (
-        one_blas_thread(),
-        concurrent.futures.ProcessPoolExecutor(
-            min(workers, len(items)),
-            context,
-            initializer=_start_worker,
-            initargs=(task, state, done, stop),
-        ) as pool,
-    ):
+    left = collections.deque(enumerate(items))
+    deaths: collections.Counter[tuple[int, int]] = collections.Counter()
+    crew: list[Worker] = []
+
+    def hire() -> None:
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(there, task, state, done, stop), daemon=True)
         with _deaf_to_ctrl_c():
-            pending = {pool.submit(_run_item, slot, item) for slot, item in enumerate(items)}
+            process.start()
+        there.close()  # so that the pipe ends with the worker
+        crew.append(Worker(process, here))
+
+    def bury(worker: Worker) -> None:
+        """Puts the item of a dead worker back in the queue, without the step that killed it if it
+        did so before."""
+        crew.remove(worker)
+        worker.process.join()
+        how = _how_it_ended(worker.process.exitcode)
+        if worker.job is None and not left:
+            return
+        if worker.job is None:
+            raise InputError(
+                f"a worker process could not start ({how}): run the same command again, with fewer"
+                " workers if memory is short"
+            )
+        slot, item = worker.job
+        deaths[slot, done[slot]] += 1
+        if deaths[slot, done[slot]] == TRIES:
+            item = give_up(item, done[slot], how)
+        elif deaths[slot, done[slot]] > TRIES:
+            raise InputError(
+                f"a worker process died again and again ({how}): run the same command again, with"
+                " fewer workers if memory is short"
+            )
+        done[slot] = 0
+        left.appendleft((slot, item))
+
+    with one_blas_thread():
         try:
-            while pending:
-                finished, pending = concurrent.futures.wait(
-                    pending, 0.5, concurrent.futures.FIRST_COMPLETED
-                )
-                for future in finished:
-                    future.result()
+            while left or crew:
+                while left and len(crew) < workers and len(crew) < len(left) + _busy(crew):
+                    hire()
+                ready = multiprocessing.connection.wait([worker.pipe for worker in crew], 0.5)
+                for worker in [worker for worker in crew if worker.pipe in ready]:
+                    try:
+                        error = worker.pipe.recv()
+                        if error is None:
+                            worker.job = left.popleft() if left else None
+                            worker.pipe.send(worker.job)
+                    except (EOFError, OSError):
+                        bury(worker)
+                        continue
+                    if error is not None:
+                        raise error
+                    if worker.job is None:
+                        crew.remove(worker)
+                        worker.process.join()
                 bar.update(start + sum(done) - bar.n)
-        except BaseException as error:
+        finally:
             stop.value = 1
-            pool.shutdown(cancel_futures=True)
-            if isinstance(error, BrokenProcessPool):
-                remedy = "run the same command again, with fewer workers if memory is short"
-                raise InputError(f"a worker process died (out of memory?); {remedy}") from error
-            raise
+            for worker in crew:
+                worker.pipe.close()
+            for worker in crew:
+                worker.process.join()
+
+
+def _busy(crew: list[Worker]) -> int:
+    return sum(worker.job is not None for worker in crew)
+
+
+def _how_it_ended(code: int | None) -> str:
+    """The name of a signal, or the exit code."""
+    with contextlib.suppress(TypeError, ValueError):
+        if code < 0:
+            return signal.Signals(-code).name
+    return f"exit code {code}"
 
 
 @contextlib.contextmanager
@@ -91,12 +171,6 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _start_worker(*worker) -> None:
-    global _worker
-    _worker = worker
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
 def _end_with_parent() -> None:
     """Ends this worker when its parent ends, so that it does not write while the same command runs
     again."""
@@ -104,12 +178,22 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run_item(slot: int, item: object) -> None:
-    task, state, done, stop = _worker
+def _work(pipe, task: Callable, state: tuple, done, stop) -> None:
+    """A worker: asks for an item, works on it, and asks again; an error is sent instead."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe
+        pipe.send(None)
+        while (job := pipe.recv()) is not None:
+            slot, item = job
 
-    def tick() -> None:
-        done[slot] += 1
-        if stop.value:
-            raise InputError("stopped")
+            def tick(slot: int = slot) -> None:
+                done[slot] += 1
+                if stop.value:
+                    raise InputError("stopped")
 
-    task(*state, item, tick)
+            try:
+                task(*state, item, tick)
+            except Exception as error:
+                pipe.send(error)
+                return
+            pipe.send(None)

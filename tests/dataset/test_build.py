@@ -1,6 +1,7 @@
 """Building a dataset directory: resumable, the same bytes always, and honest about what it
 dropped."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.builds import ecg, files_of, ledger_of, quiet_build, write_wfdb
+from helpers.builds import ecg, files_of, ledger_of, quiet_build, read_or_die, write_wfdb
 
 from data_prep import build as build_door
 from data_prep import delineation_report, synthetic
@@ -215,6 +216,28 @@ def test_bad_records_are_in_the_ledger_and_the_rest_is_built(tmp_path):
     assert stored == {*(f"good{i}" for i in range(4)), "lacks_v3"}
     text = shards.describe(metadata)
     assert "5 kept of 11, 6 dropped" in text and "lead V3" in text and "too short" in text
+
+
+def test_a_record_that_ends_its_worker_is_in_the_ledger_and_the_others_are_built(
+    tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for i in range(5):
+        write_wfdb(folder, f"good{i}", ecg(i))
+    write_wfdb(folder, "deadly", ecg(5))
+    corpus = dataclasses.replace(open_corpus("wfdb", folder), read=read_or_die)
+    monkeypatch.setattr(build_door, "open_corpus", lambda *_: corpus)
+    flags = ["--corpus=wfdb", f"--raw={folder}", f"--out={tmp_path / 'out'}", "--workers=2"]
+    assert main(flags) == build_door.CRASHED
+    assert "1 records ended their worker process" in capsys.readouterr().out
+    ledger = ledger_of(tmp_path / "out")
+    assert [name for name, row in ledger.items() if row["kept"] == "no"] == ["deadly"]
+    assert ledger["deadly"]["reason"].startswith("its worker process died twice (SIGKILL")
+    assert ledger["deadly"]["defects"] == "crashed"
+    metadata = shards.read_metadata(tmp_path / "out")
+    stored = {e["record_id"] for s in metadata["splits"] for e in ShardSet(tmp_path / "out", s)}
+    assert stored == {f"good{i}" for i in range(5)}
 
 
 def test_shard_and_split_without_a_kept_record(corpus, tmp_path, monkeypatch):

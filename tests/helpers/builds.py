@@ -1,10 +1,13 @@
 """Small dataset directories: records to build them from, the build itself, and what it wrote."""
 
 import csv
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 
+from data_prep.corpora.corpus import read_plain
 from data_prep.dataset import shards
 from data_prep.dataset.builder import build
 from data_prep.ecg.leads import LEADS
@@ -41,3 +44,11 @@ def ledger_of(folder):
 
 def quiet_build(corpus, out, preprocess=None, **options):
     return build(corpus, out, preprocess or Preprocess(), progress=False, **options)
+
+
+def read_or_die(ref):
+    """A reader of WFDB records that ends its process, as a fault in C code does, for records whose
+    name says so."""
+    if ref.record_id.startswith("deadly"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read_plain(ref)
