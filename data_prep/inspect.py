@@ -14,6 +14,7 @@ from pathlib import Path
 
 from data_prep.base.command import Parser, natural_int, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.words import printable
 from data_prep.dataset import shards
 from data_prep.dataset.look import describe, draw, find_record
 from data_prep.dataset.shards import ShardSet
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"{args.data}: ledger and shards do not match; run the build command of this"
                 " dataset again"
             )
-    print(describe(row, examples, metadata))
+    print("\n".join(map(printable, describe(row, examples, metadata).split("\n"))))
     if not examples:
         print("nothing of it is stored, so there is nothing to draw")
         return 0

@@ -13,6 +13,7 @@ that failed.
 import sys
 
 from data_prep.base.command import Parser, run_command
+from data_prep.base.words import printable
 from data_prep.dataset.checks import verify
 
 
@@ -26,9 +27,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", required=True, help="dataset directory of `lvcg build`")
     args = parser.parse_args(argv)
     page, failed = verify(args.data, progress=True)
-    print(page)
+    print("\n".join(map(printable, page.split("\n"))))
     for line in failed:
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {printable(line)}", file=sys.stderr)
     print(f"{args.data}: {'REFUSED' if failed else 'verified'}")
     return 2 if failed else 0
 

@@ -7,6 +7,7 @@ trace.
 import argparse
 import atexit
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from collections.abc import Callable
 from data_prep.base.errors import InputError
 from data_prep.base.memory import keep_freed_memory
 
+# of the system's errors, those that only a disk that is full, read-only or not ours gives
+NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
+
 
 def run_command(
     main: Callable[[list[str] | None], int | None], argv: list[str] | None = None
 ) -> None:
-    """Runs a command: exit code 0 on success, 2 and one line on an InputError, 130 on Ctrl-C."""
+    """Runs a command: exit code 0 on success, 2 and one line on an InputError or a disk that cannot
+    be written, 130 on Ctrl-C."""
     keep_freed_memory()
     try:
         sys.exit(main(argv) or 0)
@@ -29,6 +34,13 @@ def run_command(
         # libraries that were interrupted in a read would print traces while it does.
         atexit._run_exitfuncs()
         os._exit(2)
+    except OSError as error:
+        if error.errno not in NOT_WRITTEN:
+            raise
+        place = error.filename or "a file"
+        remedy = "make room, or choose another place"
+        print(f"error: {place}: cannot be written ({error.strerror}); {remedy}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

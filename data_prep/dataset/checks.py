@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.base.csv_cells import original
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import first_line
@@ -239,6 +240,7 @@ def _check_across(facts: dict[str, Facts], findings: Findings) -> None:
 def read_ledger(directory: str | os.PathLike) -> Iterator[dict[str, str]]:
     """The rows of ledger.csv, one by one."""
     path = Path(directory) / shards.LEDGER_FILE
+    csv.field_size_limit(2**24)  # the defects of a day's windows are one cell
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -247,7 +249,10 @@ def read_ledger(directory: str | os.PathLike) -> Iterator[dict[str, str]]:
                     f"{path}: not the ledger of this version;"
                     " build the dataset again into a new folder"
                 )
-            yield from reader
+            for row in reader:
+                if None in row or None in row.values():
+                    raise csv.Error(f"line {reader.line_num} has another number of cells")
+                yield {name: original(cell) for name, cell in row.items()}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             f"{path}: cannot be read ({first_line(error)});"

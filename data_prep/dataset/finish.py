@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.base.csv_cells import write_rows
 from data_prep.base.errors import InputError
 from data_prep.dataset import shards
 from data_prep.dataset.one_shard import (
@@ -65,7 +66,7 @@ def finish(job: Job, plan: dict, planned: list[Shard]) -> dict:
             for values, (rate, length) in zip(noted["rows"], noted["recorded"], strict=True):
                 row = dict(zip(LEDGER_COLUMNS, values, strict=True))
                 _note_duplicate(row, same)
-                writer.writerow(row.values())
+                write_rows(writer, [row.values()])
                 if row["kept"] == "no":
                     dropped[_reason_kind(row["reason"])] += 1
                 else:

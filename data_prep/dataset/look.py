@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.files import file_name
 from data_prep.dataset.checks import read_ledger
 from data_prep.ecg.ecg_paper import Tracing, write_ecg
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
@@ -123,10 +124,7 @@ def draw(row: dict[str, str], example: dict, metadata: dict, out: Path) -> list[
     """Two SVG files of one stored window: ECG paper, and VCG loops of the beats that are
     complete."""
     rate, geometry = metadata["preprocess"]["rate"], metadata["preprocess"]["geometry"]
-    safe = (
-        "".join(c if c.isalnum() or c in "-_." else "_" for c in row["record_id"])
-        + f"-w{example['window']}"
-    )
+    safe = f"{file_name(row['record_id'])}-w{example['window']}"
     title = f"{metadata['corpus']} {row['record_id']}, window {example['window']}"
     words = [word for word in example["defects"].split(";") if word]
     caption = f"defects: {', '.join(words[:4])}{' ...' if len(words) > 4 else ''}" if words else ""

@@ -21,6 +21,7 @@ hence the checks.
 import collections
 import functools
 import hashlib
+import io
 import json
 import os
 import textwrap
@@ -44,6 +45,12 @@ if TYPE_CHECKING:
 FORMAT = 1  # raise it when the stored features change; readers refuse other formats
 ALL_SPLITS = "all"  # in the place of a split: every one of them
 METADATA_FILE, PLAN_FILE, LEDGER_FILE = "dataset.json", "build_plan.json", "ledger.csv"
+_METADATA_KEYS = {
+    "corpus": str, "preprocess": dict, "preprocess_hash": str, "splits": dict, "tasks": dict,
+}  # fmt: skip
+_SHARD_KEYS = {
+    "file": str, "examples": int, "bytes": int, "sha256": str, "first_uid": int | None,
+}  # fmt: skip
 _INTS = {"lead_mask": np.int32, "uid": np.int64, "window": np.int32, "num_samples": np.int32}
 _TEXTS = ("record_id", "patient_id", "labels", "defects")
 # Beats in float16 hardly compress (7% with zstd), and raw records are read twice as fast.
@@ -199,15 +206,38 @@ def read_metadata(directory: str | os.PathLike) -> dict:
     try:
         metadata = json.loads(file.read_text(encoding="utf-8"))
         found = metadata["format"]
-    except (ValueError, TypeError, KeyError):
-        raise InputError(
-            f"{file}: damaged, not the JSON that the build writes; delete it and build again"
-        ) from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise _no_metadata(file, "not JSON") from None
     if found != FORMAT:
         raise InputError(
             f"{file}: format {found}, this version reads format {FORMAT}; build the dataset again"
         )
+    _check_metadata(metadata, file)
     return metadata
+
+
+def _no_metadata(file: Path, what: str) -> InputError:
+    return InputError(
+        f"{file}: damaged, not what the build writes ({what}); delete it and build again"
+    )
+
+
+def _check_metadata(metadata: dict, file: Path) -> None:
+    """An InputError if something is missing that every reader of dataset.json relies on."""
+    for key, kind in _METADATA_KEYS.items():
+        if not isinstance(metadata.get(key), kind):
+            raise _no_metadata(file, f"no {key}")
+    for split, values in metadata["splits"].items():
+        listed = values.get("shards") if isinstance(values, dict) else None
+        if not isinstance(listed, list) or not listed:
+            raise _no_metadata(file, f"no shards of {split}")
+        for shard in listed:
+            if not isinstance(shard, dict) or not all(
+                isinstance(shard.get(key), kind) for key, kind in _SHARD_KEYS.items()
+            ):
+                raise _no_metadata(file, f"a shard of {split} is not described")
+            if os.path.basename(shard["file"]) != shard["file"] or shard["examples"] < 0:
+                raise _no_metadata(file, f"a shard of {split} is no file of this folder")
 
 
 def describe(metadata: dict) -> str:
@@ -333,7 +363,7 @@ class ShardSet:
     def require_preprocess(self, preprocess: Preprocess) -> None:
         """Refuses shards that were prepared in any way other than `preprocess`."""
         stored, expected = self.metadata["preprocess_hash"], preprocess.hash()
-        if stored == expected:
+        if stored == expected and self.preprocess == preprocess:
             return
         ours, theirs = preprocess.to_dict(), self.metadata["preprocess"]
         different = [
@@ -413,11 +443,15 @@ class ShardSet:
         path = self.directory / f"beat_counts-{split}.npy"
         examples = sum(s["examples"] for s in self.metadata["splits"][split]["shards"])
         try:
-            counts = np.load(path)
+            data = path.read_bytes()
+            counts = np.load(io.BytesIO(data))
         except (OSError, ValueError, EOFError) as error:
             raise self._damaged(path, first_line(error)) from None
         if counts.shape != (examples,):
             raise self._damaged(path, f"it has {counts.size} counts for {examples} examples")
+        expected = self.metadata["splits"][split].get("beat_counts_sha256")
+        if expected not in (None, hashlib.sha256(data).hexdigest()):
+            raise self._damaged(path, "its checksum is not the one in dataset.json")
         return counts
 
     def _damaged(self, path: Path, what: str) -> InputError:

@@ -1,5 +1,6 @@
 """The shard format: what goes in comes out, for us, for Grain and for tfds, and damage is named."""
 
+import json
 import pickle
 import shutil
 import subprocess
@@ -226,3 +227,45 @@ def test_damage_inside_a_record_is_named_when_read(copy):
         train[1]
     with pytest.raises(InputError, match=f"{path.name}: its checksum"):
         train.verify()
+
+
+DAMAGE = {
+    "splits": lambda m: m.pop("splits"),
+    "preprocess": lambda m: m.update(preprocess=[]),
+    "shards": lambda m: m["splits"]["train"].pop("shards"),
+    "no shard": lambda m: m["splits"]["train"].update(shards=[]),
+    "a shard": lambda m: m["splits"]["train"]["shards"][0].pop("sha256"),
+    "a number": lambda m: m["splits"]["train"]["shards"][0].update(examples="4"),
+    "another folder": lambda m: m["splits"]["train"]["shards"][0].update(file="../x"),
+    "a split": lambda m: m["splits"].update(train=7),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_description_that_lacks_something_is_one_line(copy, what):
+    metadata = json.loads((copy / "dataset.json").read_text())
+    DAMAGE[what](metadata)
+    (copy / "dataset.json").write_text(json.dumps(metadata))
+    with pytest.raises(InputError, match=r"dataset.json: damaged, not what the build writes"):
+        ShardSet(copy, "train")
+
+
+def test_a_description_without_end_or_meaning_is_one_line(copy):
+    for text in ("[" * 100_000, "null", "[]", "\xff"):
+        (copy / "dataset.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError, match=r"dataset.json: damaged"):
+            ShardSet(copy, "train")
+
+
+def test_changed_counts_and_an_edited_preprocessing_are_noticed(copy):
+    metadata = json.loads((copy / "dataset.json").read_text())
+    metadata["preprocess"]["rr_max"] = 1.9  # and the hash is left as it was
+    (copy / "dataset.json").write_text(json.dumps(metadata))
+    with pytest.raises(InputError, match=r"different: rr_max=1.9 here, 2.0 expected"):
+        ShardSet(copy, "train").require_preprocess(Preprocess())
+    path = copy / "beat_counts-train.npy"
+    data = bytearray(path.read_bytes())
+    data[-4] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"beat_counts-train.npy: its checksum is not the one"):
+        ShardSet(copy, "train")
