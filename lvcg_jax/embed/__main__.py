@@ -19,7 +19,8 @@ from pathlib import Path
 
 from data_prep.base.command import Parser, natural_int, run_command
 from data_prep.base.errors import InputError
-from data_prep.corpora.corpus import open_corpus
+from data_prep.base.lock import only_one
+from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
@@ -112,6 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_flags(argv)
 
     # source and place of the table, checked before the model is loaded
+    corpus = None
     if args.data is not None:
         _check_splits(args.splits, read_metadata(args.data)["splits"])
     elif args.wfdb is not None:
@@ -122,7 +124,12 @@ def main(argv: list[str] | None = None) -> int:
     else:
         corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
     check_place(Path(args.out))
+    with only_one(f"{args.out}.lock", f"{Path(args.out).name} is being written"):
+        return write_table(args, corpus)
 
+
+def write_table(args: argparse.Namespace, corpus: Corpus | None) -> int:
+    """Writes the table that the flags ask for, of a corpus or else of --data."""
     # the model
     checkpoint = weights.choose(args.checkpoint)
     if args.random_weights is None:

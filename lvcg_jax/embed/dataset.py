@@ -1,6 +1,5 @@
 """Embedding tables of whole data sets, folders and files."""
 
-import csv
 import itertools
 import json
 import os
@@ -9,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.base.csv_cells import csv_text
 from data_prep.base.errors import InputError, NotSaid
+from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
@@ -160,12 +161,8 @@ def write_failures(out: str, failures: list[Failure]) -> str | None:
     if not failures:
         path.unlink(missing_ok=True)
         return None
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("record_id", "window", "reason"))
-        writer.writerows(
-            (f.record_id, "" if f.window is None else f.window, f.reason) for f in failures
-        )
+    rows = [(f.record_id, "" if f.window is None else f.window, f.reason) for f in failures]
+    write_whole(path, csv_text([("record_id", "window", "reason"), *rows]))
     return str(path)
 
 

@@ -10,7 +10,9 @@ not labelled for the task) and one list of numbers for each part of the embeddin
 Axis letters: m row, d feature, w window.
 """
 
+import hashlib
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,14 +21,17 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from data_prep.base.errors import InputError
-from data_prep.base.files import cannot_write, whole_file
-from data_prep.base.words import list_some
+from data_prep.base.files import cannot_write, ordinary, whole_file
+from data_prep.base.words import in_all, list_some
 from lvcg_jax.data.windows import lead_names
 from lvcg_jax.text.notebook import facts_html, part_words, to_frame
 
 ENDINGS = (".npz", ".parquet")
 TABLE_KEYS = ("record_id", "patient_id", "split", "labels", "embedding")
 WHOLE_RECORD = -1  # window of a row that stands for all windows of its record
+# A small file must not fill the memory: a table may unpack to so many bytes, or to so many times
+# its own size, and have so many rows.
+LARGEST_UNPACKED, LARGEST_GAIN, MOST_ROWS = 2**30, 20, 2**23
 _OTHER_KEYS = ("part_names", "part_sizes", "window", "tokens", "token_offsets")
 _HEADER = b"lvcg_embeddings"  # key of our JSON in a parquet file's metadata
 
@@ -182,17 +187,20 @@ def record_rows(table: Table) -> Table:
 
 def _in_all(cells: np.ndarray) -> str:
     """';'-joined words that every cell has."""
-    return ";".join(
-        word for word in cells[0].split(";") if all(word in cell.split(";") for cell in cells)
-    )
+    return ";".join(in_all([cell.split(";") for cell in cells.tolist()]))
 
 
 def _defects(cells: np.ndarray, windows: np.ndarray) -> str:
-    common = [word for word in _in_all(cells).split(";") if word]
-    lists = zip(windows, (cell.split(";") for cell in cells), strict=True)
+    lists = [cell.split(";") for cell in cells.tolist()]
+    common = [word for word in in_all(lists) if word]
     return ";".join(
         common
-        + [f"w{w}:{word}" for w, words in lists for word in words if word and word not in common]
+        + [
+            f"w{w}:{word}"
+            for w, words in zip(windows, lists, strict=True)
+            for word in words
+            if word and word not in common
+        ]
     )
 
 
@@ -263,7 +271,27 @@ def _save_parquet(file: BinaryIO, table: Table) -> None:
         "parts": table.parts,
         "metadata": {k: str(v) for k, v in table.metadata.items()},
     }
-    pq.write_table(pa.table(columns).replace_schema_metadata({_HEADER: json.dumps(header)}), file)
+    data = pa.table(columns)
+    header["sha256"] = _content_hash(data, header)
+    data = data.replace_schema_metadata({_HEADER: json.dumps(header)})
+    pq.write_table(data, file, write_page_checksum=True)
+
+
+def _content_hash(data, header: dict) -> str:
+    """A hash of all columns of a pyarrow table and of our header, but for the hash in it.
+
+    The checksums of a parquet file are of its pages alone: not of their list, nor of the header.
+    """
+    rest = {key: value for key, value in header.items() if key != "sha256"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in data.column_names:
+        column = data[name]
+        digest.update(f"{name} {len(column)}".encode())
+        if str(column.type).startswith("fixed_size_list"):
+            digest.update(np.ascontiguousarray(column.combine_chunks().flatten().to_numpy()))
+        else:
+            digest.update(json.dumps(column.to_pylist()).encode())
+    return digest.hexdigest()
 
 
 def load_table(path: str | Path) -> Table:
@@ -281,6 +309,7 @@ def load_table(path: str | Path) -> Table:
         raise InputError(
             f"{path} is damaged or not an embeddings file of this project ({what})"
         ) from None
+    _check_labels(table, path)
     names, counts = np.unique(table.keys, return_counts=True)
     if counts.max() > 1:
         twice = list_some(names[counts > 1])
@@ -293,9 +322,37 @@ def load_table(path: str | Path) -> Table:
     return table
 
 
+def _check_labels(table: Table, path: str | Path) -> None:
+    """InputErrors for labels that are not lists of names by task, or tasks that are no JSON."""
+    try:
+        declared = json.loads(table.metadata.get("tasks", "{}"))
+        cells = [names for row in [*table.labels, declared] for names in row.values()]
+        good = all(isinstance(names, list) and set(map(type, names)) <= {str} for names in cells)
+    except (ValueError, AttributeError, RecursionError):
+        good = False
+    if not good:
+        raise InputError(
+            f"{path}: 'labels' or 'tasks' does not hold JSON such as {{\"super\": [\"NORM\"]}}"
+        )
+
+
+def _check_size(file: BinaryIO, path: str | Path) -> None:
+    """An InputError for a small file that unpacks to far more."""
+    with zipfile.ZipFile(file) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > LARGEST_UNPACKED and size > LARGEST_GAIN * Path(path).stat().st_size:
+        raise InputError(
+            f"{path} unpacks to {size / 2**30:.1f} GiB, far more than an embeddings file of this"
+            " size holds"
+        )
+    file.seek(0)
+
+
 def _load_npz(path: str | Path) -> Table:
-    with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-        data = {key: file[key] for key in file.files}
+    with open(ordinary(path), "rb") as raw:
+        _check_size(raw, path)
+        with np.load(raw, allow_pickle=False) as file:
+            data = {key: file[key] for key in file.files}
     missing = [key for key in TABLE_KEYS if key not in data]
     if missing:
         raise InputError(
@@ -303,11 +360,15 @@ def _load_npz(path: str | Path) -> Table:
         )
     rows = len(data["record_id"])
     wrong = [key for key in TABLE_KEYS if data[key].shape[:1] != (rows,)]
+    if "window" in data and data["window"].shape != (rows,):
+        wrong.append("window")
     if wrong or data["embedding"].ndim != 2 or not rows:
         raise InputError(
             f"{path}: {', '.join(wrong) or 'embedding'} does not have one row for each of {rows}"
             " records"
         )
+    if rows > MOST_ROWS:
+        raise InputError(f"{path} has {rows} rows, more than the {MOST_ROWS} that a table may have")
     try:
         labels = [json.loads(str(text)) for text in data["labels"]]
     except json.JSONDecodeError:
@@ -340,14 +401,22 @@ def _load_npz(path: str | Path) -> Table:
 def _load_parquet(path: str | Path) -> Table:
     import pyarrow.parquet as pq
 
-    with open(path, "rb") as file:
-        data = pq.read_table(file)
+    with open(ordinary(path), "rb") as file:
+        source = pq.ParquetFile(file, page_checksum_verification=True)
+        size = source.metadata.num_rows * source.metadata.num_columns
+        if source.metadata.num_rows > MOST_ROWS or size > LARGEST_UNPACKED:
+            raise InputError(
+                f"{path} claims {source.metadata.num_rows} rows: more than it may have"
+            )
+        data = source.read()
     if _HEADER not in (data.schema.metadata or {}) or not len(data):
         raise InputError(
             f"{path} is not an embeddings file of this project: it has no rows or no"
             f" {_HEADER.decode()}"
         )
     header = json.loads(data.schema.metadata[_HEADER])
+    if header.get("sha256") not in (None, _content_hash(data, header)):
+        raise InputError(f"{path} is damaged: its content is not what was written")
     names = list(header["parts"]) or ["embedding"]
     blocks = [
         data[name].combine_chunks().flatten().to_numpy().reshape(len(data), -1) for name in names

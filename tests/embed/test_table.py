@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
+from lvcg_jax.embed import table as table_module
 from lvcg_jax.embed.table import Table, load_table, record_rows, save_table
 from lvcg_jax.probe.median_beat import median_beat_table
 
@@ -144,3 +145,72 @@ def test_the_median_beat_control_is_a_table_of_the_same_rows(shards_dir, tmp_pat
     np.testing.assert_array_equal(again.embedding, table.embedding)
     assert len(again.record_id) == 120 and list(again.parts) == ["median_beat", "rr"]
     assert np.isfinite(again.embedding).all() and again.labels == table.labels
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_a_flipped_bit_never_changes_a_table_without_a_word(tmp_path, ending):
+    path, table = tmp_path / f"t.{ending}", make_table()
+    save_table(path, table)
+    data, generator = path.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for place in generator.integers(0, 8 * len(data), 100).tolist():
+        flipped = bytearray(data)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            again = load_table(path)
+        except InputError:
+            refused += 1
+            continue
+        assert np.array_equal(again.embedding, table.embedding) and again.keys == table.keys
+        assert again.labels == table.labels and again.tasks == table.tasks
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metadata": {"tasks": "no JSON"}},
+        {"metadata": {"tasks": "[1]"}},
+        {"labels": [{"rhythm": ["AF", 1]}] * 4},
+        {"labels": [{"rhythm": "AF"}] * 4},
+        {"labels": [["AF"]] * 4},
+        {"window": np.zeros(3, int)},
+    ],
+)
+def test_labels_and_windows_that_make_no_sense_are_one_line(tmp_path, changes):
+    save_table(tmp_path / "t.npz", make_table(**changes))
+    with pytest.raises(InputError, match="labels|window"):
+        load_table(tmp_path / "t.npz")
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path, monkeypatch):
+    table = make_table(embedding=np.zeros((4, 20_000), np.float32), parts={})
+    save_table(tmp_path / "t.npz", table)
+    load_table(tmp_path / "t.npz")
+    monkeypatch.setattr(table_module, "LARGEST_UNPACKED", 100_000)
+    with pytest.raises(InputError, match="far more than an embeddings file of this size"):
+        load_table(tmp_path / "t.npz")
+    for ending in ("npz", "parquet"):
+        save_table(tmp_path / f"u.{ending}", make_table())
+        monkeypatch.setattr(table_module, "MOST_ROWS", 3)
+        with pytest.raises(InputError, match="4 rows"):
+            load_table(tmp_path / f"u.{ending}")
+
+
+def test_a_record_of_many_windows_is_put_together_in_a_moment():
+    """One with hours of electrodes off took gigabytes."""
+    windows = 8640
+    words = np.array([f"recovered:III;gap:V1:{i}" for i in range(windows)])
+    column = lambda value: np.full(windows, value)  # noqa: E731
+    table = make_table(
+        record_id=column("a"),
+        patient_id=column("p"),
+        split=column(""),
+        labels=[{}] * windows,
+        embedding=np.ones((windows, 5), np.float32),
+        window=np.arange(windows),
+        extra={"num_beats": column(10), "leads": column("I;II"), "defects": words},
+    )
+    row = record_rows(table)
+    assert row.extra["defects"][0].startswith("recovered:III;w0:gap:V1:0;w1:gap:V1:1;")
