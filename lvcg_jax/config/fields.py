@@ -2,6 +2,7 @@
 starts of a run."""
 
 import json
+import math
 
 from ml_collections import ConfigDict
 
@@ -37,6 +38,20 @@ POSITIVE_FIELDS = (
     "train.checkpoint_every",
     "train.keep_checkpoints",
 )
+# Sizes of the network, and how many layers may be stacked: beyond that it would not compile within
+# a day.
+SIZES = (
+    "model.token_dim",
+    "model.stem_features",
+    "model.stage_features",
+    "model.stage_blocks",
+    "model.encoder_width",
+    "model.state_dim",
+    "model.decoder_seed_features",
+    "model.decoder_features",
+    "model.decoder_width",
+)
+MOST_LAYERS = {"model.stage_blocks": 256, "model.dynamics_layers": 64}
 # The words that a field may be.
 CHOICES = {
     "model.space": ("vcg", "ecg"),
@@ -79,6 +94,24 @@ def check_positive(config: ConfigDict) -> None:
             raise InputError(f"{name} is {config[section][field]}: give 1 or more")
 
 
+def _check_sizes(fields: dict[str, object]) -> None:
+    """InputErrors for numbers with which a model would never be made, or mean nothing."""
+    for name, value in fields.items():
+        numbers = value if isinstance(value, list) else [value]
+        numbers = [x for x in numbers if isinstance(x, int | float) and not isinstance(x, bool)]
+        if name.startswith(("model.", "geometry.")) and not all(map(math.isfinite, numbers)):
+            raise InputError(f"{name} is {value}: give finite numbers")
+        if name.startswith("model.") and (len(numbers) > 64 or any(x > 2**16 for x in numbers)):
+            raise InputError(f"{name} is larger than any model's: give at most {2**16}")
+    for name, most in MOST_LAYERS.items():
+        if sum(fields[name]) > most if isinstance(fields[name], list) else fields[name] > most:
+            raise InputError(f"{name} is {fields[name]}: give at most {most} in all")
+    for name in SIZES:
+        numbers = fields[name] if isinstance(fields[name], list) else [fields[name]]
+        if any(x < 1 for x in numbers):
+            raise InputError(f"{name} is {fields[name]}: give 1 or more")
+
+
 def check_choices(config: ConfigDict) -> None:
     """An InputError for a field with a word that it cannot be, or fields that do not go
     together."""
@@ -88,6 +121,7 @@ def check_choices(config: ConfigDict) -> None:
             raise InputError(
                 f"{name} is '{fields[name]}': choose {', '.join(choices[:-1])} or {choices[-1]}"
             )
+    _check_sizes(fields)
     model, loss = config.model, config.loss
     check_statistics(model.structure)
     for field, word in (("dynamics_input", "encoded"), ("dynamics_start", "each")):

@@ -3,14 +3,17 @@ preprocessing."""
 
 import json
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local, write_whole
+from data_prep.base.words import first_line
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 
+SECTIONS = ("preprocess", "geometry", "model", "loss", "optim", "data", "train", "mesh")
 PAPER_CONFIG = "configs/pretrain.py"  # the paper's table of hyper-parameters
 
 
@@ -67,11 +70,26 @@ def load_config(path: Path) -> ConfigDict:
         raise InputError(
             f"no config.json in {path.parent}: is it a run directory of lvcg_jax.train?"
         ) from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path} is not a readable config ({error}): restore it from the run's checkpoint"
-        ) from None
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested without end
+        raise _unreadable(path, first_line(error, 120)) from None
+    if not isinstance(data, dict) or any("." in key for key in _keys(data)):
+        raise _unreadable(path, "it does not hold fields by section")
+    for section in SECTIONS:
+        if section in data and not isinstance(data[section], dict):
+            raise _unreadable(path, f"{section} is no section")
     return ConfigDict(as_tuples(data))
+
+
+def _keys(data: dict) -> Iterator[str]:
+    for key, value in data.items():
+        yield key
+        yield from _keys(value) if isinstance(value, dict) else ()
+
+
+def _unreadable(path: Path, what: str) -> InputError:
+    return InputError(
+        f"{path} is not a readable config ({what}): restore it from the run's checkpoint"
+    )
 
 
 def as_tuples(value):

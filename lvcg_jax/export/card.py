@@ -37,6 +37,8 @@ def weights_card(facts: dict, scores: str, half: str) -> str:
         f"# LVCG weights `{name}`",
         f"ECG representations learned in the latent vectorcardiogram space, {facts['parameters']:,}"
         f" parameters, from checkpoint {facts['checkpoint']}. {half}",
+        f"SHA-256 of `{name}.safetensors`, compared whenever the weights are loaded:"
+        f" `{facts['sha256']}`.",
         f"""## How to use them
 
 ```python

@@ -30,6 +30,7 @@ RELEASE_CONFIG = "configs/pretrain.py:release"
 # heads never trained, and the geometry once more
 LEFT_OUT = ("struct_proj.", "dynamic_proj.", "lead_projection.")
 NOT_NEEDED = ("num_batches_tracked",)
+MOST_BLOCKS = 10  # of the decoder; each doubles the samples of a beat
 MATRIX_TOLERANCE = 1e-4  # lead directions this close to the paper's are the paper's
 
 
@@ -38,7 +39,7 @@ class Tensors:
     understood."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray], path: Path):
-        self._path, self._left = path, dict(tensors)
+        self.path, self._left = path, dict(tensors)
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
@@ -47,12 +48,12 @@ class Tensors:
         """The shape of a tensor that must be there."""
         if name not in self._left:
             raise InputError(
-                f"{self._path} has no tensor '{name}': it is not a checkpoint of the published LVCG"
+                f"{self.path} has no tensor '{name}': it is not a checkpoint of the published LVCG"
             )
         shape = self._left[name].shape
         if len(shape) != dimensions:
             raise InputError(
-                f"{self._path}: tensor '{name}' has shape {shape}, expected {dimensions} dimensions"
+                f"{self.path}: tensor '{name}' has shape {shape}, expected {dimensions} dimensions"
             )
         return shape
 
@@ -61,10 +62,19 @@ class Tensors:
         value = self._left.pop(name).astype(np.float32)
         if not np.isfinite(value).all():
             raise InputError(
-                f"{self._path}: tensor '{name}' holds numbers that are not finite: the run"
+                f"{self.path}: tensor '{name}' holds numbers that are not finite: the run"
                 " has diverged"
             )
         return value
+
+    def take_rows(self, name: str, dimensions: int, parts: int) -> np.ndarray:
+        """A tensor whose first axis has so many equal parts."""
+        rows = self.shape(name, dimensions)[0]
+        if rows % parts:
+            raise InputError(
+                f"{self.path}: tensor '{name}' has {rows} rows, which is no multiple of {parts}"
+            )
+        return self.take(name, dimensions)
 
     def count(self, pattern: str) -> int:
         """How many of pattern.format(0), pattern.format(1), ... are there."""
@@ -143,6 +153,11 @@ def infer_sizes(tensors: Tensors, config: ConfigDict) -> ConfigDict:
     model.rhythm_dim = shape("global_rr_embedding.final_proj.2.weight", 2)[0]
     model.rhythm_positions = shape("global_rr_embedding.pos_enc", 2)[0]
     config.preprocess.max_beats = model.rhythm_positions
+    if not 1 <= blocks <= MOST_BLOCKS:
+        raise InputError(
+            f"{tensors.path} has {blocks} decoder blocks: a beat would have"
+            f" {SEED_LENGTH} x 2^{blocks} samples"
+        )
     config.preprocess.beat_samples = SEED_LENGTH * 2**blocks
     matrix = tensors.take("all_lead_directions", 2)
     if matrix.shape != (12, 3) or np.abs(matrix - lead_matrix("paper")).max() > MATRIX_TOLERANCE:
@@ -177,6 +192,11 @@ def convert(tensors: Tensors, model: ConfigDict) -> Weights:
             weights.put(weights.params, f"temporal/step/gru{k}/{ours}", kernel=kernel, bias=bias)
 
     channels = model.decoder_seed_features  # theirs: channels x samples; ours: samples x channels
+    rows, size = tensors.shape("beat_decoder.proj.weight", 2)[0], channels * SEED_LENGTH
+    if rows != size or tensors.shape("beat_decoder.proj.bias", 1)[0] != size:
+        raise InputError(
+            f"{tensors.path}: tensor 'beat_decoder.proj' has {rows} rows, its norm wants {size}"
+        )
     kernel, bias = take("beat_decoder.proj.weight", 2), take("beat_decoder.proj.bias", 1)
     kernel = (
         kernel.reshape(channels, SEED_LENGTH, -1).transpose(2, 1, 0).reshape(kernel.shape[1], -1)
@@ -207,8 +227,8 @@ def convert(tensors: Tensors, model: ConfigDict) -> Weights:
         weights.linear(f"rhythm/{ours}", f"{rhythm}.{theirs}")
     weights.put(weights.params, "rhythm/pool", query=take(f"{rhythm}.query", 3).reshape(-1))
     packed = (
-        take(f"{rhythm}.attn_pool.in_proj_weight", 2),
-        take(f"{rhythm}.attn_pool.in_proj_bias", 1),
+        tensors.take_rows(f"{rhythm}.attn_pool.in_proj_weight", 2, 3),
+        tensors.take_rows(f"{rhythm}.attn_pool.in_proj_bias", 1, 3),
     )
     for name, kernel, bias in zip("qkv", *(np.split(x, 3) for x in packed), strict=True):
         weights.put(weights.params, f"rhythm/pool/{name}", kernel=kernel.T, bias=bias)

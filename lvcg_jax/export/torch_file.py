@@ -22,6 +22,10 @@ from data_prep.base.errors import InputError
 from data_prep.base.words import first_line
 
 LARGEST_BYTES = 2**33  # of all tensors of a file
+LARGEST_GAIN = 20  # by which a zip may be smaller than what it holds
+MOST_SHARED = (
+    4  # tensors may share their bytes; in all they may have so many times those of the file
+)
 _STORAGE_TYPES = {
     "FloatStorage": np.dtype("<f4"),
     "DoubleStorage": np.dtype("<f8"),
@@ -38,6 +42,25 @@ _STORAGE_TYPES = {
 
 class _StorageName(str):
     """Stands for torch.FloatStorage and the like, which a file only names."""
+
+
+class _Function:
+    """A function that a file may call. A pickle can also set the attributes of what it names: this
+    has none."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call):
+        object.__setattr__(self, "_call", call)
+
+    def __call__(self, *arguments):
+        return self._call(*arguments)
+
+    def __setattr__(self, name, value):
+        raise pickle.UnpicklingError("it changes the reader")
+
+    def __reduce_ex__(self, protocol):
+        raise pickle.UnpicklingError("it copies the reader")
 
 
 def _rebuild_tensor(storage, offset, size, stride, *unused) -> np.ndarray:
@@ -60,20 +83,31 @@ def _rebuild_parameter(data, *unused) -> np.ndarray:
     return data
 
 
-class _Reader(pickle.Unpickler):
-    """An unpickler that knows a handful of names."""
+class _Reader(pickle._Unpickler):
+    """An unpickler that knows a handful of names. It is Python's own, as the one in C reserves
+    memory for as many objects as a file claims to have.
 
-    def __init__(self, file, read_storage):
+    `left` is the number of bytes that its tensors may have.
+    """
+
+    def __init__(self, file, read_storage, left: int):
         super().__init__(file)
-        self._read_storage = read_storage
+        self._read_storage, self._left = read_storage, left
+
+    def _rebuild(self, storage, *more) -> np.ndarray:
+        tensor = _rebuild_tensor(storage, *more)
+        self._left -= tensor.nbytes
+        if self._left < 0:
+            raise pickle.UnpicklingError("its tensors are far larger than the file")
+        return tensor
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _STORAGE_TYPES:
             return _StorageName(name)
         known = {
             ("collections", "OrderedDict"): collections.OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-            ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+            ("torch._utils", "_rebuild_tensor_v2"): _Function(self._rebuild),
+            ("torch._utils", "_rebuild_parameter"): _Function(_rebuild_parameter),
         }
         if (module, name) not in known:
             raise pickle.UnpicklingError(
@@ -108,8 +142,10 @@ def _read_zip(file: zipfile.ZipFile) -> Any:
     names = [name for name in file.namelist() if name.split("/")[1:] == ["data.pkl"]]
     if len(names) != 1:
         raise ValueError("it is a zip, but not one that torch.save wrote")
-    if sum(entry.file_size for entry in file.infolist()) > LARGEST_BYTES:
-        raise ValueError(f"it unpacks to more than {LARGEST_BYTES >> 30} GiB")
+    size = sum(entry.file_size for entry in file.infolist())
+    packed = sum(entry.compress_size for entry in file.infolist())
+    if size > LARGEST_BYTES or size > LARGEST_GAIN * packed + 2**20:  # torch does not compress
+        raise ValueError(f"it unpacks to {size / 2**30:.1f} GiB")
     folder = names[0].rsplit("/", 1)[0]
     if f"{folder}/byteorder" in file.namelist() and file.read(f"{folder}/byteorder") != b"little":
         raise ValueError("its numbers are big-endian; save it again on an ordinary machine")
@@ -120,7 +156,7 @@ def _read_zip(file: zipfile.ZipFile) -> Any:
             storages[key, dtype] = np.frombuffer(file.read(f"{folder}/data/{key}"), dtype, count)
         return storages[key, dtype]
 
-    return _Reader(io.BytesIO(file.read(names[0])), read_storage).load()
+    return _Reader(io.BytesIO(file.read(names[0])), read_storage, MOST_SHARED * size).load()
 
 
 def _read_with_torch(path: Path) -> Any:

@@ -287,14 +287,13 @@ def main(argv: list[str] | None = None) -> None:
     if args.predictions:
         predictions.save(args.predictions)
     if args.out:
-        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
         document = {
             "format": "lvcg-probe-2",
             "metadata": table.metadata,
             "checkpoints": checkpoints,
             "results": results,
         }
-        Path(args.out).write_text(json.dumps(document, indent=1) + "\n")
+        write_whole(args.out, json.dumps(document, indent=1) + "\n")
     print(format_results(results, args.per_class))
 
 

@@ -9,7 +9,6 @@ stops at the latest, or None.
 Axis letters: m row or record, c class, r resample, k fit of a model, s seed.
 """
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,9 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit, logit
 
+from data_prep.base.csv_cells import csv_text
 from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import SPLITS, list_some
 from lvcg_jax.embed.table import Table
@@ -181,11 +182,10 @@ class Predictions:
         return on_run
 
     def save(self, path: str | Path) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ["record_id", *self._columns], restval="")
-            writer.writeheader()
-            writer.writerows(self._rows[record] for record in sorted(self._rows))
+        columns = ["record_id", *self._columns]
+        rows = [self._rows[record] for record in sorted(self._rows)]
+        table = [columns, *([row.get(column, "") for column in columns] for row in rows)]
+        write_whole(path, csv_text(table))
 
 
 def part_features(table: Table, name: str) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
 from data_prep.base.lottery import fold_of
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import list_some
@@ -395,8 +396,8 @@ def evaluate_shards(args: argparse.Namespace) -> int:
         "notes": notes,
         "views": results,
     }
-    (out / "metrics.json").write_text(to_json(document))
-    (out / "table.md").write_text(text)
+    write_whole(out / "metrics.json", to_json(document))
+    write_whole(out / "table.md", text)
     if args.page:
         section, title = (
             args.section or f"reconstruct-{corpus}",

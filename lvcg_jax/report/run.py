@@ -5,7 +5,6 @@ A part whose files are not there is left out. Everything is read from the run di
 files of other commands; only derived leads (and nothing else) run the model.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from lvcg_jax.reconstruct.views import Source, derive_rows, fixed_view
 from lvcg_jax.report import embedding_map
 from lvcg_jax.report.page import Section, join, markdown, parts, render
 from lvcg_jax.report.scores import READERS
-from lvcg_jax.runs.history import trained_sets
+from lvcg_jax.runs.history import read_versions, trained_sets
 from lvcg_jax.runs.metrics_log import curves_of, read_metrics
 from lvcg_jax.text.pages import shown
 
@@ -145,7 +144,12 @@ def _headline(
 ) -> list[tuple[str, str]]:
     last = max((row["step"] for row in rows), default=0)
     found = [("steps", f"{last:,}\u00a0of {config.train.steps:,}")]
-    validation = [row for row in rows if row["kind"] == "validation"]
+    shown = ("loss", "ecg_r2", "vcg_r2")
+    validation = [
+        row
+        for row in rows
+        if row["kind"] == "validation" and all(type(row.get(name)) is float for name in shown)
+    ]
     if validation:
         lowest = min(validation, key=lambda row: row["loss"])
         loss, step = lowest["loss"], lowest["step"]
@@ -286,9 +290,8 @@ def config_section(config, run: Path) -> Markup:
     own["data.dir"] = ", ".join(shown(each.path) + times(each.weight) for each in folders)
     fields = [[name, str(value)] for name, value in own.items()]
     text += parts.folded("Every field", parts.table(["field", "value"], fields))
-    path = run / "versions.json"
-    if path.is_file():
-        versions = json.loads(path.read_text())
+    versions = read_versions(run)
+    if versions:
         rows = [[name, str(value)] for name, value in versions.items()]
         text += parts.heading("Versions") + parts.table((), rows)
     return text

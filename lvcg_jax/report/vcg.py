@@ -24,6 +24,7 @@ from markupsafe import Markup
 
 from data_prep.base.command import Parser, positive_float, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.files import file_name
 from data_prep.ecg import svg
 from data_prep.ecg.geometry import dipole_matrix
 from data_prep.ecg.loops import ARROW_MS, WAVES, wave_planes
@@ -110,7 +111,7 @@ def page(facts: dict, lines: list[tuple[str, str]]) -> str:
 def write_files(facts: dict, out: str | Path) -> list[Path]:
     """The picture, the page and the JSON of a record's summary."""
     out = Path(out)
-    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in facts["record"])
+    stem = file_name(facts["record"])
     lines = number_lines(facts["numbers"])
     numbers = json.dumps(facts, indent=1, allow_nan=False) + "\n"
     try:

@@ -2,10 +2,10 @@
 
     RUN/config.json   versions.json   metrics.jsonl   checkpoints/STEP   lowest/STEP
 
-A checkpoint holds the train state, the position in the data, the config, the hash of the
-preprocessing and the identity of the data set. Orbax writes it in the background under a temporary
-name and renames it, or on object storage marks it when it is whole, so a killed process leaves the
-previous one intact.
+A checkpoint holds the train state with a hash of its numbers, the position in the data, the config,
+the hash of the preprocessing and the identity of the data set. Orbax writes it in the background
+under a temporary name and renames it, or on object storage marks it when it is whole, so a killed
+process leaves the previous one intact.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from ml_collections import ConfigDict
 
@@ -29,10 +30,12 @@ from data_prep.base.files import is_remote, run_place, write_whole
 from data_prep.base.memory import give_back_freed_memory
 from data_prep.base.words import first_line
 from data_prep.dataset.shards import ALL_SPLITS
-from lvcg_jax.config.files import differences, load_config, save_config
+from lvcg_jax.config.files import as_tuples, differences, load_config, save_config
 from lvcg_jax.config.folders import times
 from lvcg_jax.config.inputs import make_preprocess
+from lvcg_jax.runs.history import read_versions
 
+LOCK = "lock"  # held by the training that writes into a run directory
 _PACKAGES = (
     "lvcg-jax",
     "jax",
@@ -58,9 +61,10 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
                 f"{workdir} belongs to another config ({some}): use another --workdir, or the"
                 " config it was started with"
             )
+        _write_versions(workdir)
         return
     if workdir.exists() and any(workdir.iterdir()):
-        known = {"data", "synthetic", "config.json.tmp"}
+        known = {"data", "synthetic", "config.json.tmp", LOCK}
         foreign = [p.name for p in workdir.iterdir() if p.name not in known]
         if foreign:
             some = ", ".join(sorted(foreign)[:3])
@@ -68,6 +72,13 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
                 f"{workdir} holds other files ({some}) and no config.json: use another --workdir"
             )
     save_config(config, path)
+    _write_versions(workdir)
+
+
+def _write_versions(workdir: Path) -> None:
+    """Notes what a run is made with; the note that is there, of its first start, stays."""
+    if (workdir / "versions.json").exists():
+        return
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     versions |= {
         "python": platform.python_version(),
@@ -80,7 +91,7 @@ def open_run(workdir: Path, config: ConfigDict) -> None:
 def note_data(workdir: Path, words: str) -> None:
     """Writes what a run is trained on into its versions.json, unless it says so already."""
     path = workdir / "versions.json"
-    versions = json.loads(path.read_text()) if path.exists() else {}
+    versions = read_versions(workdir)
     if "data" not in versions:
         write_whole(path, json.dumps(versions | {"data": words}, indent=2) + "\n")
 
@@ -142,11 +153,12 @@ class Checkpoints:
         _quiet_repeats()
         self._latest = self._manager("checkpoints", keep)
         self._lowest = self._manager("lowest", 1)
+        self._damaged: set[int] = set()  # steps of checkpoints that restore_latest could not read
         self.lowest_loss = float("inf")
         step = self._lowest.latest_step()
         if step is not None:
             try:
-                self.lowest_loss = _read_meta(self._lowest, step)["validation_loss"]
+                self.lowest_loss = float(_read_meta(self._lowest, step, "validation_loss"))
             except DamagedCheckpoint as error:
                 _warn(f"the checkpoint of lowest validation loss cannot be read ({error})")
 
@@ -167,6 +179,7 @@ class Checkpoints:
             "preprocess_hash": make_preprocess(self.config).hash(),
             "data": self.data,
             "config": json.loads(self.config.to_json()),
+            "sha256": state_hash(state),
             **meta,
         }
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta))
@@ -175,6 +188,8 @@ class Checkpoints:
         self.wait()
         give_back_freed_memory()  # the threads of the save before have left some tens of megabytes
         with self._writing():
+            if step in manager.all_steps():  # a damaged one
+                manager.delete(step)
             manager.save(step, args=items, force=True)
 
     @contextlib.contextmanager
@@ -197,9 +212,11 @@ class Checkpoints:
             ) from error
 
     def save(self, step: int, state) -> None:
-        """Saves the newest state; a step that is already there is left as it is."""
-        if step not in self._latest.all_steps():
+        """Saves the newest state; a step that is already there is left as it is, unless it was
+        found damaged."""
+        if step not in self._latest.all_steps() or step in self._damaged:
             self._save(self._latest, step, state, {})
+            self._damaged.discard(step)
 
     def save_if_lowest(self, step: int, state, validation_loss: float) -> bool:
         """Keeps the state if no earlier one had a lower validation loss."""
@@ -219,8 +236,9 @@ class Checkpoints:
             try:
                 meta = _read_meta(self._latest, step)
                 self._check_data(meta.get("data"))
-                return _read_state(self._latest, step, abstract_state), meta["position"]
+                return _read_state(self._latest, step, abstract_state, meta), meta["position"]
             except DamagedCheckpoint as error:
+                self._damaged.add(step)
                 _warn(f"checkpoint {step} cannot be read ({error}); trying the one before")
         if steps:
             raise InputError(
@@ -241,6 +259,28 @@ class Checkpoints:
     def restore_for_use(self, abstract_state, which: str = "lowest"):
         """The state to evaluate, and its step: of lowest validation loss, or the latest (also where
         none was validated)."""
+        manager, step = self._for_use(which)
+        return _read_state(manager, step, abstract_state, _read_meta(manager, step)), step
+
+    def check_config(self, config: ConfigDict, which: str = "lowest") -> None:
+        """Refuses a config other than the one that the checkpoint to evaluate was trained with: it
+        would give other embeddings without a word."""
+        manager, step = self._for_use(which)
+        meta = _read_meta(manager, step)
+        changed = differences(_as_config(meta.get("config")), config) if "config" in meta else []
+        if changed:
+            some = "; ".join(changed[:5]) + (" ..." if len(changed) > 5 else "")
+            raise InputError(
+                f"{self.workdir / 'config.json'} is not the config that checkpoint {step} was"
+                f" trained with ({some}): put back what was changed"
+            )
+        if meta.get("preprocess_hash") not in (None, make_preprocess(config).hash()):
+            raise InputError(
+                f"{self.workdir} was trained with preprocessing {meta['preprocess_hash']}, which"
+                " this version of the code does not do: use the version that trained it"
+            )
+
+    def _for_use(self, which: str) -> tuple[ocp.CheckpointManager, int]:
         manager = (
             self._lowest
             if which == "lowest" and self._lowest.latest_step() is not None
@@ -252,7 +292,7 @@ class Checkpoints:
                 f"{self.workdir} has no checkpoint yet: train first (lvcg train"
                 f" --workdir={self.workdir})"
             )
-        return _read_state(manager, step, abstract_state), step
+        return manager, step
 
     def wait(self) -> None:
         """Blocks until background saves are on disk."""
@@ -282,17 +322,43 @@ def _reading() -> Iterator[None]:
         raise DamagedCheckpoint(first_line(error)[:120]) from error
 
 
-def _read_meta(manager: ocp.CheckpointManager, step: int) -> dict:
+def _read_meta(manager: ocp.CheckpointManager, step: int, key: str | None = None):
+    """What a checkpoint says of itself, or one entry of it."""
     with _reading():
         args = ocp.args.Composite(meta=ocp.args.JsonRestore())
-        return manager.restore(step, args=args)["meta"]
+        meta = manager.restore(step, args=args)["meta"]
+    if not isinstance(meta, dict) or "position" not in meta or key not in (None, *meta):
+        raise DamagedCheckpoint(f"its metadata has no {key or 'position'}")
+    return meta if key is None else meta[key]
 
 
-def _read_state(manager: ocp.CheckpointManager, step: int, abstract_state):
+def _as_config(data) -> ConfigDict:
+    try:
+        return ConfigDict(as_tuples(data))
+    except (AttributeError, TypeError, ValueError):
+        raise DamagedCheckpoint("its metadata has no config") from None
+
+
+def _read_state(manager: ocp.CheckpointManager, step: int, abstract_state, meta: dict):
     _check_shapes(manager, step, abstract_state)
     with _reading():
         args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
-        return manager.restore(step, args=args)["state"]
+        state = manager.restore(step, args=args)["state"]
+    saved, found = meta.get("sha256"), state_hash(state)
+    if None not in (saved, found) and saved != found:
+        raise DamagedCheckpoint("its numbers are not those that were saved")
+    return state
+
+
+def state_hash(state) -> str | None:
+    """A hash of all numbers of a state; None if other processes hold some of them."""
+    digest = hashlib.sha256()
+    for path, x in jax.tree_util.tree_leaves_with_path(state):
+        if isinstance(x, jax.Array) and not x.is_fully_addressable:
+            return None
+        digest.update(f"{_name(path)} {x.dtype} {x.shape}".encode())
+        digest.update(np.ascontiguousarray(x))
+    return digest.hexdigest()
 
 
 def _check_shapes(manager: ocp.CheckpointManager, step: int, abstract_state) -> None:

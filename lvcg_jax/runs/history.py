@@ -25,15 +25,25 @@ def trained_corpora(config: ConfigDict, run: Path) -> list[str]:
     return list(dict.fromkeys(re.findall(r"\w+", names)))
 
 
+def read_versions(run: Path) -> dict:
+    """The content of a run's versions.json; empty if there is none, or if it is damaged."""
+    path = run / "versions.json"
+    try:
+        versions = json.loads(path.read_text()) if path.exists() else {}
+    except (ValueError, RecursionError):
+        return {}
+    return versions if isinstance(versions, dict) else {}
+
+
 def noted_data(run: Path) -> str:
     """What versions.json says of the data of a run, which may be gone; empty if nothing."""
-    path = run / "versions.json"
-    return json.loads(path.read_text()).get("data", "") if path.exists() else ""
+    return str(read_versions(run).get("data", ""))
 
 
 def validations(run: Path) -> list[dict]:
     """The validations of a run, in their order: step, loss and the other numbers of each."""
-    return [row for row in read_metrics(run) if row["kind"] == "validation"]
+    rows = [row for row in read_metrics(run) if row["kind"] == "validation"]
+    return [row for row in rows if isinstance(row.get("loss"), int | float)]
 
 
 def lowest_validation(run: Path) -> dict | None:

@@ -85,14 +85,16 @@ class MetricsLog:
 
 
 def read_metrics(workdir: Path) -> list[dict]:
-    """The rows of RUN/metrics.jsonl; a last line cut off by a kill is left out."""
+    """The rows of RUN/metrics.jsonl; lines that are cut off or damaged are left out."""
     path = run_place(workdir) / "metrics.jsonl"
     rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        if isinstance(row, dict) and type(row.get("step")) is int and type(row.get("kind")) is str:
+            rows.append(row)
     return rows
 
 

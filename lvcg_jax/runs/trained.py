@@ -1,5 +1,7 @@
 """Trained weights of a run directory, or of the package; and a run directory of given weights."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -60,19 +62,15 @@ def _of_run(run: Path, which: str) -> Trained:
     from lvcg_jax.runs.checkpoint import Checkpoints, DamagedCheckpoint
 
     config = load_config(run / "config.json")
-    try:
-        abstract = jax.eval_shape(partial(fresh_state, config), 0)
-    except InputError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{run / 'config.json'} is not the config of a model of this version"
-            f" ({first_line(error)})"
-        ) from None
-    here = _first_device()
-    placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract)
     checkpoints = Checkpoints(run)
     try:
+        with _of_model(run / "config.json"):
+            checkpoints.check_config(config, which)
+            abstract = jax.eval_shape(partial(fresh_state, config), 0)
+        here = _first_device()
+        placed = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract
+        )
         state, step = checkpoints.restore_for_use(placed, which)
     except DamagedCheckpoint as error:
         raise InputError(
@@ -85,6 +83,18 @@ def _of_run(run: Path, which: str) -> Trained:
         {"params": state.eval_params, "batch_stats": state.batch_stats},
         f"{run.name}@{step}",
     )
+
+
+@contextlib.contextmanager
+def _of_model(path: Path) -> Iterator[None]:
+    """Whatever a config that describes no model raises, as one line."""
+    wrong = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError)
+    try:
+        yield
+    except (*wrong, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is not the config of a model of this version ({first_line(error, 120)})"
+        ) from None
 
 
 def save_trained(run: Path, config: ConfigDict, variables: dict[str, Any], step: int):

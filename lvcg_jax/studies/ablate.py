@@ -25,6 +25,7 @@ import numpy as np
 from absl import logging
 
 from data_prep.base.command import Parser, positive_int, run_command
+from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet, read_metadata
 from lvcg_jax.config.files import read_config_file
@@ -270,8 +271,8 @@ def main(argv: list[str] | None = None) -> int:
         "notes": notes,
     }
     text = to_text(document)
-    (args.out / "ablations.json").write_text(json.dumps(document, indent=1) + "\n")
-    (args.out / "ablations.md").write_text(text + "\n")
+    write_whole(args.out / "ablations.json", json.dumps(document, indent=1) + "\n")
+    write_whole(args.out / "ablations.md", text + "\n")
     if args.page:
         put_on_page(args.page, "ablations", f"Ablations: {corpus}", "ablate", argv, text)
     print(text)

@@ -30,6 +30,7 @@ from absl import logging
 
 from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.files import PAPER_CONFIG, differences, load_config, read_config_file
@@ -327,7 +328,7 @@ def main(argv: list[str] | None = None) -> int:
         "notes": notes,
     }
     stored = work / f"results-{name}.json"
-    stored.write_text(json.dumps(document, indent=1) + "\n")
+    write_whole(stored, json.dumps(document, indent=1) + "\n")
     write_section(out, name, section_text(document))
     print(f"section '{name}' of {out} written; numbers in {stored}; probing took {seconds:.0f} s")
     return 0

@@ -36,6 +36,7 @@ import numpy as np
 
 from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import SPACE, lift_table, subset_facts
@@ -523,8 +524,8 @@ def main(argv: list[str] | None = None) -> int:
         "moved_electrodes": moved,
         "fewer_leads": fewer,
     }
-    (out / "robustness.json").write_text(to_json(document))
-    (out / "table.md").write_text(text)
+    write_whole(out / "robustness.json", to_json(document))
+    write_whole(out / "table.md", text)
     draw_perturbation(out / "perturbation.svg", moved)
     draw_sparsity(out / "sparsity.svg", fewer)
     if args.page:

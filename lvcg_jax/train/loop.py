@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import is_remote, require_local, run_place
+from data_prep.base.lock import only_one
 from data_prep.base.memory import KeptRoom, peak_memory
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import list_some
@@ -29,6 +30,7 @@ from lvcg_jax.config.inputs import as_geometry, make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, train_batches
 from lvcg_jax.data.mixture import Mixture, describe_sets, shared_signals
 from lvcg_jax.runs.checkpoint import (
+    LOCK,
     Checkpoints,
     data_identity,
     mixed_identity,
@@ -228,6 +230,16 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     workdir = run_place(workdir)
     for folder in read_folders(config.data.dir):
         require_local(folder.path)
+    with contextlib.ExitStack() as stack:
+        if jax.process_index() == 0 and not is_remote(workdir):  # object storage has no locks
+            what = "another training writes into this run directory"
+            stack.enter_context(only_one(workdir / LOCK, what))
+        preemption = Preemption()
+        stack.callback(preemption.close)
+        return _train(config, workdir, preemption)
+
+
+def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
     with config.ignore_type():  # a run keeps the numbers of a geometry file, not its name
         config.geometry.matrix = as_geometry(config.geometry.matrix)
 
@@ -299,12 +311,10 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
             ]
             return summarise_validation(sums)
 
-        # ---- Log, preemption and progress ----
+        # ---- Log and progress ----
         log = MetricsLog(workdir, start) if jax.process_index() == 0 else None
         if log:
             closers.append(log.close)
-        preemption = Preemption()
-        closers.append(preemption.close)
         bar = progress_bar(
             total=config.train.steps, initial=start, unit="step", disable=jax.process_index() != 0
         )

@@ -13,7 +13,7 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, mask_leads
-from data_prep.ecg.preprocess import Preprocess
+from data_prep.ecg.preprocess import Preprocess, left_out_words
 from data_prep.ecg.segment import stitch_beats
 from data_prep.formats.wfdb_files import quiet_wfdb
 
@@ -319,3 +319,34 @@ def test_real_flat_and_railed_leads_are_found_and_no_others():
         "spikes:" in d for w in spiked for d in w.defects
     )
     assert max(np.abs(w.signal).max() for w in spiked) < 20
+
+
+def test_a_small_file_that_would_make_gigabytes_is_refused():
+    """A megasample at 1 Hz took over 6 GiB."""
+    with pytest.raises(
+        InputError, match="record of 278 h at 1 Hz is too long to prepare at 100 Hz"
+    ):
+        Preprocess().prepare(np.zeros((1_000_000, 1), np.float32), 1.0, ["II"])
+    for wrong in ({"rate": 1e9}, {"max_beats": 10**6}, {"seconds": 1e7}):
+        with pytest.raises(InputError, match="must be at most"):
+            Preprocess(**wrong)
+
+
+def test_windows_that_were_left_out_are_named_in_a_few_words():
+    few = [(3, "no_beat"), (4, "no_beat")]
+    assert left_out_words(few) == ["window_left_out:3:no_beat", "window_left_out:4:no_beat"]
+    day = [(i, "no_lead") for i in range(10, 5000)]
+    assert left_out_words(day) == ["window_left_out:10-4999:no_lead"]
+    every_other = [(2 * i, "no_beat") for i in range(4000)]
+    words = left_out_words(every_other)
+    assert len(words) == 21 and words[1] == "window_left_out:2:no_beat"
+    assert words[-1] == "window_left_out:3980_more"
+
+
+def test_a_day_with_electrodes_off_for_hours_has_short_words():
+    steps, seconds = Preprocess(seconds=1.0), 400
+    x = np.zeros((seconds * 100, 12), np.float32)
+    x[: 100 * 100] = _record(100, 100.0)
+    windows = steps.prepare(x, 100.0, NAMES)
+    assert 50 < len(windows) <= 101
+    assert all(sum(d.startswith("window_left_out") for d in w.defects) <= 21 for w in windows)

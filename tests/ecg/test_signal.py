@@ -183,3 +183,10 @@ def test_one_scale_for_the_record_keeps_einthoven():
     np.testing.assert_allclose(z[LEADS.index("III")], z[1] - z[0], atol=1e-12)
     with pytest.raises(InputError, match="unknown normalise"):
         signal.normalise(x, np.ones(12, bool), "none")
+
+
+def test_the_filter_of_an_odd_rate_is_small_and_the_edges_of_the_range_are_in_it():
+    for rate in (1.0001, 1.003, 1.7, 33.3337, 499.9991, 99_999.0, 100_000.0, 1.0):
+        up, down = signal._ratio(rate, 100.0)
+        assert max(up, down) <= 10_000 and abs(up / down / (100 / rate) - 1) <= 1.01e-4, rate
+    assert signal.resample(np.ones((1, 100_000)), 100_000.0, 100.0).shape == (1, 100)

@@ -291,3 +291,56 @@ def test_command_line(tmp_path):
     (tmp_path / "run" / "file").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
         main([f"--checkpoint={CHECKPOINT}", f"--out={tmp_path / 'run'}"])
+
+
+def _raw(path, opcodes):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", opcodes)
+        file.writestr("archive/byteorder", b"little")
+        file.writestr("archive/data/0", np.zeros(2**16, np.float32).tobytes())
+    return path
+
+
+def test_a_memo_of_millions_takes_no_memory(tmp_path):
+    path = _raw(tmp_path / "a.pt", b"\x80\x02K\x01r\xff\xff\xff\x7f.")  # LONG_BINPUT 2^31 - 1
+    assert read_torch_file(path) == 1
+
+
+def test_a_file_cannot_change_the_reader(tmp_path):
+    """BUILD sets attributes of whatever lies on the stack."""
+    name, state = b"ctorch._utils\n_rebuild_tensor_v2\n", b"}X\x0c\x00\x00\x00__defaults__)s"
+    for build in (state + b"b", b"N" + state + b"\x86b"):
+        with pytest.raises(InputError, match="was refused"):
+            read_torch_file(_raw(tmp_path / "a.pt", b"\x80\x02" + name + build + b"."))
+
+
+def test_tensors_that_share_a_storage_are_counted(tmp_path):
+    storage = {"0": np.zeros(2**16, np.float32)}
+    many = [Tensor(Storage("0", 2**16), (2**16,), (1,)) for _ in range(6)]
+    with pytest.raises(InputError, match="far larger than the file"):
+        read_torch_file(write(tmp_path / "a.pt", many, storage))
+    assert len(read_torch_file(write(tmp_path / "b.pt", many[:3], storage))) == 3
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            lambda t: t.update({"global_rr_embedding.attn_pool.in_proj_bias": np.ones(97)}),
+            "in_proj_bias' has 97 rows, which is no multiple of 3",
+        ),
+        (lambda t: t.update({"beat_decoder.proj.bias": np.ones(9)}), "'beat_decoder.proj' has"),
+        (
+            lambda t: t.update(
+                {
+                    f"beat_decoder.blocks.{k}.conv1.weight": t["beat_decoder.blocks.0.conv1.weight"]
+                    for k in range(30)
+                }
+            ),
+            "30 decoder blocks",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_are_told_in_one_line(tmp_path, change, words):
+    with pytest.raises(InputError, match=words):
+        import_checkpoint(_changed(tmp_path, change), tmp_path / "run")

@@ -10,6 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from helpers.commands import get_config
 
@@ -19,6 +20,7 @@ from lvcg_jax.runs.checkpoint import (
     DamagedCheckpoint,
     data_identity,
     is_storage_error,
+    open_run,
 )
 
 STATE = {"kernel": jnp.arange(12.0).reshape(3, 4), "norm": {"scale": jnp.ones(5)}}
@@ -210,3 +212,55 @@ def test_a_checkpoint_knows_its_data_set_by_what_it_holds(tmp_path):
     ):
         wrong.restore_latest(ABSTRACT)
     wrong.close()
+
+
+def test_a_damaged_newest_checkpoint_is_written_again(run):
+    DAMAGE["arrays cut short"](run / "checkpoints" / "2")
+    (run / "lowest" / "2" / "meta" / "metadata").write_text("{}")
+    checkpoints = Checkpoints(run, get_config("smoke"))
+    assert checkpoints.restore_latest(ABSTRACT)[1] == {"next_index": 1}
+    checkpoints.save(1, STATE)  # readable: left as it is
+    checkpoints.save(2, STATE | {"kernel": STATE["kernel"] + 7})
+    assert checkpoints.save_if_lowest(2, STATE, 0.7)
+    checkpoints.close()
+    again = Checkpoints(run)
+    state, position = again.restore_latest(ABSTRACT)
+    assert position == {"next_index": 2} and again.lowest_loss == 0.7
+    np.testing.assert_array_equal(state["kernel"], STATE["kernel"] + 7)
+    again.close()
+
+
+def test_other_numbers_than_were_saved_are_damage(run, monkeypatch):
+    """As a flipped bit gives, where Orbax does not notice it."""
+    restore = ocp.CheckpointManager.restore
+
+    def flipped(self, step, args=None):
+        found = restore(self, step, args=args)
+        if step == 2 and "state" in dict(found.items()):
+            found["state"]["kernel"] = found["state"]["kernel"].at[0, 1].add(1e-6)
+        return found
+
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", flipped)
+    checkpoints = Checkpoints(run)
+    assert checkpoints.restore_latest(ABSTRACT)[1] == {"next_index": 1}
+    with pytest.raises(DamagedCheckpoint, match="its numbers are not those that were saved"):
+        checkpoints.restore_for_use(ABSTRACT, "latest")
+    checkpoints.close()
+
+
+def test_an_edited_config_is_refused_by_the_checkpoint(run):
+    config, checkpoints = get_config("smoke"), Checkpoints(run)
+    checkpoints.check_config(config)
+    config.data.dir = "elsewhere"  # may change
+    checkpoints.check_config(config, "latest")
+    config.geometry.eps = 1e-3
+    with pytest.raises(InputError, match=r"not the config that .* \(geometry.eps: 0.0001 -> 0.001\)"):
+        checkpoints.check_config(config)
+    checkpoints.close()
+
+
+def test_versions_are_noted_later_if_the_disk_was_full_before(tmp_path):
+    open_run(tmp_path, get_config("smoke"))
+    (tmp_path / "versions.json").unlink()
+    open_run(tmp_path, get_config("smoke"))
+    assert "jax" in json.loads((tmp_path / "versions.json").read_text())

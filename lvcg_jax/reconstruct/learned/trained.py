@@ -6,6 +6,7 @@ made (`facts`).
 Axis letters: n slot of a record, b row of a batch, l lead, p sample of a beat, t of a record.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
@@ -23,6 +24,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.lottery import ticket
 from data_prep.base.words import first_line
+from data_prep.dataset.shards import file_sha256
 from data_prep.ecg.leads import lead_mask, mask_leads
 from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.segment import stitch_beats
@@ -53,14 +55,20 @@ def save_network(path: str | Path, params: dict, learned: dict, facts: dict) -> 
     half = jax.tree.map(lambda x: np.asarray(x, np.float16), params)
     tensors = flatten_dict({"params": half, "learned": learned}, sep="/")
     tensors = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
-    text = json.dumps({"format": FORMAT} | facts)
+    text = json.dumps({"format": FORMAT, "sha256": _content_hash(tensors)} | facts)
     write_whole(path, tensor_bytes(tensors, metadata={"facts": text}))
 
 
 def read_network(path: str | Path) -> tuple[dict, dict, dict]:
-    """params, learned and facts of a file; an InputError if it is none."""
-    remedy = "give a file that `lvcg fit_leads` wrote"
+    """params, learned and facts of a file; an InputError if it is none.
+
+    Its numbers are compared with the hash in its facts, and the whole file with NAME.sha256 if that
+    lies beside it, as for the one in the package.
+    """
+    remedy, listed = "give a file that `lvcg fit_leads` wrote", Path(path).with_suffix(".sha256")
     try:
+        if listed.is_file() and file_sha256(Path(path)) != listed.read_text().split()[0]:
+            raise ValueError(f"its checksum is not the one in {listed.name}")
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -68,9 +76,19 @@ def read_network(path: str | Path) -> tuple[dict, dict, dict]:
         raise InputError(f"{path}: cannot be read ({first_line(error)}); {remedy}") from None
     if facts.get("format") != FORMAT or facts.get("network") not in NETWORKS:
         raise InputError(f"{path}: no trained network of this version; {remedy}")
+    if facts.get("sha256") not in (None, _content_hash(tensors)):
+        raise InputError(f"{path}: damaged, its numbers are not those that were saved; {remedy}")
     tree = {"params": {}, "learned": {}} | unflatten_dict(tensors, sep="/")
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), tree["params"])
     return params, tree["learned"], facts
+
+
+def _content_hash(tensors: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} {x.dtype} {x.shape}".encode())
+        digest.update(np.ascontiguousarray(x))
+    return digest.hexdigest()
 
 
 class Rows(NamedTuple):
