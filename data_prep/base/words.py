@@ -1,5 +1,6 @@
 """Pieces of wording that messages and tables share."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 SPLITS = ("train", "validation", "test")
@@ -19,6 +20,13 @@ def printable(text: str) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def markdown_cell(text: object) -> str:
+    """Text as a cell of a Markdown table: bars, line breaks and the start of an HTML tag are words
+    and nothing else."""
+    plain = printable(" ".join(str(text).split())).replace("|", "\\|")
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain)
 
 
 def in_all(lists: Sequence[Sequence[str]]) -> list[str]:

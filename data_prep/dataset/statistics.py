@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from data_prep.base.words import markdown_cell
 from data_prep.dataset.checks import read_ledger
 from data_prep.dataset.shards import read_metadata
 from data_prep.ecg.leads import LEADS
@@ -74,15 +75,16 @@ def class_tables(metadata: dict) -> list[str]:
             rows.append(
                 (name, *_with_sum([v["label_counts"][task][name] for v in splits.values()]))
             )
-        parts.append(f"**{metadata['corpus']}, {task}** ({len(names)} classes)")
+        title = markdown_cell(f"{metadata['corpus']}, {task}")
+        parts.append(f"**{title}** ({len(names)} classes)")
         parts.append(to_markdown(("class", *splits, "all"), rows))
     return parts
 
 
 def to_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a bar within a cell is escaped."""
+    """A Markdown table; whatever is in a cell stays in it."""
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)
+    return "\n".join("| " + " | ".join(map(markdown_cell, row)) + " |" for row in lines)
 
 
 def _with_sum(counts: list[int]) -> list[str]:

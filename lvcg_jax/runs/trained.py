@@ -65,6 +65,7 @@ def _of_run(run: Path, which: str) -> Trained:
     checkpoints = Checkpoints(run)
     try:
         with _of_model(run / "config.json"):
+            make_model(config)  # no parameters yet: a config without meaning is told first
             checkpoints.check_config(config, which)
             abstract = jax.eval_shape(partial(fresh_state, config), 0)
         here = _first_device()

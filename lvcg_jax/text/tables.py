@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Sequence
 
+from data_prep.base.words import markdown_cell
+
 F1_TITLE = (
     "Test macro F1 x 100, thresholds chosen on the validation split. The control 'always yes'"
     " answers yes for every record: 2p / (1 + p) for a class with a share p of positives. (The"
@@ -20,8 +22,8 @@ CALIBRATION_TITLE = (
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table, with an empty one after it; a bar within a cell is escaped."""
-    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in (columns, *rows)]
+    """The lines of a table, with an empty one after it; whatever is in a cell stays in it."""
+    cells = [[markdown_cell(cell) for cell in row] for row in (columns, *rows)]
     lines = ["| " + " | ".join(row) + " |" for row in cells]
     return [lines[0], "|" + "---|" * len(columns), *lines[1:], ""]
 

@@ -1,11 +1,19 @@
 """How commands end, and how they read their flags."""
 
+import errno
+import os
 import subprocess
 import sys
 
 import pytest
 
-from data_prep.base.command import Parser, natural_int, positive_float, positive_int
+from data_prep.base.command import (
+    Parser,
+    natural_int,
+    positive_float,
+    positive_int,
+    run_command,
+)
 from data_prep.base.errors import InputError
 
 # A command that leaves a scratch folder to be removed at its end, and ends in some way.
@@ -82,3 +90,23 @@ def test_a_mistake_in_a_flag_is_one_line_that_names_it(parser, argument, told):
     with pytest.raises(InputError) as error:
         parser.parse_args([argument])
     assert str(error.value) == f"{told} (lvcg try --help lists the flags)"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_one_line(number, capsys):
+    def main(argv):
+        raise OSError(number, os.strerror(number), "out/table.md")
+
+    with pytest.raises(SystemExit) as end:
+        run_command(main)
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.startswith("error: out/table.md: cannot be written (")
+    assert said.count("\n") == 1
+
+
+def test_other_errors_of_the_system_are_not_called_a_full_disk():
+    def main(argv):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "x")
+
+    with pytest.raises(FileNotFoundError):
+        run_command(main)

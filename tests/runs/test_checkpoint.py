@@ -254,7 +254,9 @@ def test_an_edited_config_is_refused_by_the_checkpoint(run):
     config.data.dir = "elsewhere"  # may change
     checkpoints.check_config(config, "latest")
     config.geometry.eps = 1e-3
-    with pytest.raises(InputError, match=r"not the config that .* \(geometry.eps: 0.0001 -> 0.001\)"):
+    with pytest.raises(
+        InputError, match=r"not the config that .* \(geometry.eps: 0.0001 -> 0.001\)"
+    ):
         checkpoints.check_config(config)
     checkpoints.close()
 

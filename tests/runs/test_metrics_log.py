@@ -6,6 +6,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from data_prep.base.errors import InputError
+from lvcg_jax.runs.history import lowest_validation, noted_data, read_versions
 from lvcg_jax.runs.metrics_log import MetricsLog, read_metrics
 
 
@@ -43,3 +44,22 @@ def test_a_full_disk_is_told_at_once(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"step 1 could not be written .*No space.*disk full\?"):
         log.write(1, "train", {"loss": 2.5})
     log.close()
+
+
+def test_rows_and_notes_that_are_damaged_are_left_out(tmp_path):
+    lines = [
+        '{"step": 1, "kind": "train", "loss": 2.0}',
+        '{"step": 2, "kind": "validation"}',
+        '{"kind": "train", "loss": 2.0}',
+        "[1, 2]",
+        "[" * 100_000,
+        '{"step": "x", "kind": "train"}',
+        '{"step": 3, "kind": "validation", "loss": 1.5}',
+        '{"step": 4, "ki',
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes("\n".join(lines).encode() + b"\n\xff\xff")
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
+    assert lowest_validation(tmp_path)["step"] == 3
+    for text in ("{", "[]", "[" * 100_000):
+        (tmp_path / "versions.json").write_text(text)
+        assert read_versions(tmp_path) == {} and noted_data(tmp_path) == ""
