@@ -236,6 +236,7 @@ def package(run: Path, name: str, corpora: str | None, scores: Path | None) -> s
         + f"\n\n{difference_words(config, known)}"
         + (f"\n\n```bash\n{command}\n```" if command else ""),
     }
+    facts[weights.FACTS_HASH] = weights.facts_hash(json.loads(json.dumps(facts)))
     # written, and read back as a user will
     weights.PACKAGED.mkdir(parents=True, exist_ok=True)
     text = json.dumps(facts, indent=1) + "\n"

@@ -3,8 +3,8 @@ installation.
 
     PACKAGED/NAME.safetensors   weights and norm statistics, in half precision where that is exact
                                 enough (see `halve`)
-             NAME.json          config, preprocessing, step and facts of the training run, checksum
-                                of the weights
+             NAME.json          config, preprocessing, step and facts of the training run, checksums
+                                of the weights and of the file itself
              NAME.md            model card
 
 `lvcg package_weights` makes them from a run directory. Wherever a checkpoint is asked for, an
@@ -32,6 +32,7 @@ from lvcg_jax.config.inputs import make_preprocess
 PACKAGED = Path(__file__).resolve().parent / "packaged"
 DEFAULTS = ("best", "paper")  # what commands use without --checkpoint: the first that is packaged
 FORMAT = 1  # of NAME.json
+FACTS_HASH = "facts_sha256"  # of NAME.json: a hash of everything else in it
 LARGEST_ERROR = 1e-3  # relative; an array that half precision changes by more stays float32
 CHECKPOINT_HELP = (
     f"run directory of lvcg train, or packaged weights by name (default {', or '.join(DEFAULTS)})"
@@ -106,14 +107,24 @@ def read_facts(name: str) -> dict:
     path = PACKAGED / f"{name}.json"
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+    except (OSError, ValueError, RecursionError):
         raise _damaged(path, "it is no readable JSON") from None
+    if not isinstance(facts, dict):
+        raise _damaged(path, "it holds no facts")
+    if facts.get(FACTS_HASH) not in (None, facts_hash(facts)):
+        raise _damaged(path, "its checksum is not the one in it")
     missing = {"format", "sha256", "config", "preprocess_hash"} - facts.keys()
     if missing or facts["format"] != FORMAT:
         raise _damaged(
             path, f"no {', '.join(sorted(missing))}" if missing else f"format {facts['format']}"
         )
     return facts
+
+
+def facts_hash(facts: dict) -> str:
+    """A hash of NAME.json, but for the hash in it."""
+    rest = {key: value for key, value in facts.items() if key != FACTS_HASH}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _damaged(path: Path, what: str) -> InputError:
