@@ -111,13 +111,13 @@ def read_facts(name: str) -> dict:
         raise _damaged(path, "it is no readable JSON") from None
     if not isinstance(facts, dict):
         raise _damaged(path, "it holds no facts")
-    if facts.get(FACTS_HASH) not in (None, facts_hash(facts)):
-        raise _damaged(path, "its checksum is not the one in it")
     missing = {"format", "sha256", "config", "preprocess_hash"} - facts.keys()
     if missing or facts["format"] != FORMAT:
         raise _damaged(
             path, f"no {', '.join(sorted(missing))}" if missing else f"format {facts['format']}"
         )
+    if facts.get(FACTS_HASH) not in (None, facts_hash(facts)):
+        raise _damaged(path, "its checksum is not the one in it")
     return facts
 
 

@@ -185,6 +185,12 @@ def test_places_of_the_training_machine_do_not_travel(model, tmp_path):
         ("paper.json", lambda data: data[:50], "no readable JSON"),
         ("paper.json", lambda data: data.replace(b'"format": 1', b'"format": 99'), "format 99"),
         ("paper.json", lambda data: data.replace(b'"sha256"', b'"sha"'), "no sha256"),
+        (
+            "paper.json",
+            lambda data: data.replace(b'"rr_max": 2.0', b'"rr_max": 2.1'),
+            "its checksum",
+        ),
+        ("paper.json", lambda data: b"[]", "no facts"),
     ],
 )
 def test_a_damaged_file_is_told_with_the_remedy(

@@ -1,0 +1,1 @@
+"""Readers and mutations for fuzzing."""
