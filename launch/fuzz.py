@@ -8,6 +8,7 @@ crash or a hang is counted and the rest goes on. An input is known by its number
 """
 
 import multiprocessing
+import os
 import random
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from data_prep.base.errors import InputError  # noqa: E402
 from data_prep.base.memory import peak_memory  # noqa: E402
 from lvcg_jax.text.tables import markdown_table  # noqa: E402
 
-HANG_SECONDS = 5.0
+HANG_SECONDS, WAIT_SECONDS = 5.0, 60.0  # of computing on one input, and of waiting
 COLUMNS = ("reader", "inputs", "read", "refused", "uncaught", "crashes", "hangs", "memory (MiB)")
 
 
@@ -57,12 +58,13 @@ def watch(name: str, first: int, inputs: int, seed: int) -> list:
         work = (name, first + inputs, seed, number, counts, begun)
         process = context.Process(target=run, args=work, daemon=True)
         process.start()
-        before, since = number.value, time.monotonic()
+        before, since = number.value, clocks(process.pid)
         while process.is_alive():
             process.join(0.2)
-            if number.value != before or not begun.value:
-                before, since = number.value, time.monotonic()
-            elif time.monotonic() - since > HANG_SECONDS:
+            spent = [now - then for now, then in zip(clocks(process.pid), since, strict=True)]
+            if number.value != before or not begun.value or number.value >= first + inputs:
+                before, since = number.value, clocks(process.pid)
+            elif spent[0] > HANG_SECONDS or spent[1] > WAIT_SECONDS:
                 process.kill()
                 process.join()
                 hangs += 1
@@ -77,6 +79,15 @@ def watch(name: str, first: int, inputs: int, seed: int) -> list:
     read, refused, uncaught, memory = counts
     print(f"{name}: {inputs} inputs", file=sys.stderr, flush=True)
     return [name, inputs, read, refused, uncaught, crashes, hangs, memory]
+
+
+def clocks(process: int) -> tuple[float, float]:
+    """Seconds of computing of a process, and of the day: other work on the machine is no hang."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, words[11:13])) / os.sysconf("SC_CLK_TCK"), time.monotonic()
+    except OSError:  # it has ended, or this is no Linux
+        return 0.0, time.monotonic()
 
 
 def run(name: str, end: int, seed: int, number, counts, begun) -> None:

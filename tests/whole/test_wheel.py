@@ -158,7 +158,7 @@ def test_every_package_is_listed():
 
 def imported(*folders: str) -> set[str]:
     """Distributions of the libraries that the Python files of some folders import or look for."""
-    ours = {"lvcg_jax", "data_prep", "helpers"}
+    ours = {"lvcg_jax", "data_prep", "helpers", "fuzz"}
     ours |= {path.stem for path in (ROOT / "tests").rglob("*.py")}
     names = set()
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
