@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
             size = sum(file.stat().st_size for file in files)
             kinds = (counts[kind] for kind in ("refused", "harmless", "silent", "trace"))
             rows.append([what, f"{size:,}", args.flips, *kinds])
+            print(rows[-1], file=sys.stderr, flush=True)
     print("\n".join(markdown_table(COLUMNS, rows)))
     return 1 if any(row[-1] or row[-2] for row in rows) else 0
 
@@ -82,6 +83,7 @@ def artefacts(folder: Path) -> list[tuple[str, list[Path], Callable[[], object]]
     checkpoints = Checkpoints(folder / "run", config)
     checkpoints.save(1, state)
     checkpoints.close()
+    checkpoints = Checkpoints(folder / "run")
     step = [file for file in (folder / "run" / "checkpoints").rglob("*") if file.is_file()]
 
     # tables of embeddings
@@ -114,7 +116,7 @@ def artefacts(folder: Path) -> list[tuple[str, list[Path], Callable[[], object]]
         ("shards, opened and read", train.paths, read_set),
         ("shards, `lvcg verify`", train.paths, train.verify),
         ("beat counts", [data / "beat_counts-train.npy"], lambda: ShardSet(data, "train").counts),
-        ("checkpoint", step, lambda: read_checkpoint(folder / "run", config, state)),
+        ("checkpoint", step, lambda: read_checkpoint(checkpoints, config, state)),
         ("embeddings, .npz", [folder / "table.npz"], lambda: load_table(folder / "table.npz")),
         (
             "embeddings, .parquet",
@@ -130,16 +132,12 @@ def read_weights(name: str) -> object:
     return found.variables, found.config.to_json()
 
 
-def read_checkpoint(run: Path, config, state) -> object:
+def read_checkpoint(checkpoints: Checkpoints, config, state) -> object:
     """The state that LVCG.load takes from a run, after its checks."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), state)
-    checkpoints = Checkpoints(run)
-    try:
-        checkpoints.check_config(config)
-        return checkpoints.restore_for_use(abstract)
-    finally:
-        checkpoints.close()
+    checkpoints.check_config(config)
+    return checkpoints.restore_for_use(abstract)
 
 
 def flip(
@@ -175,7 +173,7 @@ def digest(value: object) -> str:
         if isinstance(part, Table):
             part = vars(part)
         if isinstance(part, dict):
-            part = [item for pair in part.items() for item in pair]
+            part = [item for name in sorted(part) for item in (name, part[name])]
         if isinstance(part, list | tuple):
             for one in part:
                 add(one)

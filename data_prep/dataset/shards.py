@@ -445,7 +445,7 @@ class ShardSet:
         try:
             data = path.read_bytes()
             counts = np.load(io.BytesIO(data))
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # numpy may raise anything on a broken file
             raise self._damaged(path, first_line(error)) from None
         if counts.shape != (examples,):
             raise self._damaged(path, f"it has {counts.size} counts for {examples} examples")

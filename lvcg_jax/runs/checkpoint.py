@@ -19,6 +19,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 
 import jax
 import numpy as np
@@ -316,8 +317,10 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # KeyError: a folder or an entry that Orbax looks up is gone
-        if not is_storage_error(error) and not isinstance(error, KeyError):
+        # Orbax raises anything on a description that makes no sense; KeyError: a folder or an entry
+        # that it looks up is gone
+        of_files = is_storage_error(error) or isinstance(error, KeyError)
+        if not of_files and not _went_through_orbax(error.__traceback__):
             raise
         raise DamagedCheckpoint(first_line(error)[:120]) from error
 
@@ -431,7 +434,9 @@ def _quiet_repeats() -> None:
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
     """False for a log record of an exception that went through Orbax."""
-    if not record.exc_info:
-        return True
-    frames = traceback.walk_tb(record.exc_info[2])
-    return not any("orbax" in Path(frame.f_code.co_filename).parts for frame, _ in frames)
+    return not record.exc_info or not _went_through_orbax(record.exc_info[2])
+
+
+def _went_through_orbax(trace: TracebackType | None) -> bool:
+    frames = traceback.walk_tb(trace)
+    return any("orbax" in Path(frame.f_code.co_filename).parts for frame, _ in frames)

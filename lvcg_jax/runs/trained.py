@@ -61,11 +61,10 @@ def _of_run(run: Path, which: str) -> Trained:
     # imported late: Orbax takes a second, and packaged weights do without
     from lvcg_jax.runs.checkpoint import Checkpoints, DamagedCheckpoint
 
-    config = load_config(run / "config.json")
+    config = model_config(run / "config.json")
     checkpoints = Checkpoints(run)
     try:
         with _of_model(run / "config.json"):
-            make_model(config)  # no parameters yet: a config without meaning is told first
             checkpoints.check_config(config, which)
             abstract = jax.eval_shape(partial(fresh_state, config), 0)
         here = _first_device()
@@ -84,6 +83,15 @@ def _of_run(run: Path, which: str) -> Trained:
         {"params": state.eval_params, "batch_stats": state.batch_stats},
         f"{run.name}@{step}",
     )
+
+
+def model_config(path: Path) -> ConfigDict:
+    """The config of a run; an InputError if it describes no model of this version."""
+    config = load_config(path)
+    with _of_model(path):
+        make_preprocess(config)
+        make_model(config)
+    return config
 
 
 @contextlib.contextmanager

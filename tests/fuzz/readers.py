@@ -28,13 +28,13 @@ from data_prep.ecg.record import RecordRef
 from data_prep.formats.any_file import read_any
 from data_prep.formats.tables import read_labels
 from data_prep.synthetic_heart.records import write_corpus
-from lvcg_jax.config.build import make_model
-from lvcg_jax.config.files import load_config, save_config
+from lvcg_jax.config.files import save_config
 from lvcg_jax.embed.table import Table, load_table, save_table
 from lvcg_jax.export.torch_file import read_torch_file
 from lvcg_jax.reconstruct.learned.trained import read_network, save_network
 from lvcg_jax.runs.history import lowest_validation, noted_data
 from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.runs.trained import model_config
 
 GENERATOR = np.random.default_rng(0)
 SIGNAL = np.cumsum(GENERATOR.normal(0, 0.02, (100, 12)), axis=0)
@@ -135,7 +135,7 @@ def _run(folder: Path) -> None:
 
 
 def _read_run(folder: Path) -> object:
-    make_model(load_config(folder / "config.json"))
+    model_config(folder / "config.json")
     return read_metrics(folder), lowest_validation(folder), noted_data(folder)
 
 

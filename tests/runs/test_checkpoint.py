@@ -266,3 +266,13 @@ def test_versions_are_noted_later_if_the_disk_was_full_before(tmp_path):
     (tmp_path / "versions.json").unlink()
     open_run(tmp_path, get_config("smoke"))
     assert "jax" in json.loads((tmp_path / "versions.json").read_text())
+
+
+@pytest.mark.parametrize("old, new", [(b"key_type", b"key_tyqe"), (b"jax.Array", b"jax.Arrcy")])
+def test_a_flipped_bit_in_a_description_is_damage(run, old, new):
+    path = run / "checkpoints" / "2" / "state" / "_METADATA"
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    checkpoints = Checkpoints(run)
+    assert checkpoints.restore_latest(ABSTRACT)[1] == {"next_index": 1}
+    checkpoints.close()
