@@ -20,8 +20,11 @@ LONGEST_NAME = 200  # bytes of a record id in a file name; most disks allow 255 
 def ordinary(path: str | Path) -> str | Path:
     """The path of a file to read; an OSError if it is something else, such as a pipe, for which
     opening would wait for ever."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "not an ordinary file")
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "not an ordinary file")
+    except ValueError:  # a name with a null character
+        raise OSError(errno.EINVAL, "bad name") from None
     return path
 
 

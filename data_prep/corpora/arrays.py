@@ -40,7 +40,11 @@ def open(raw: Path) -> Corpus:
         record_id, patient, split = read_ids(row, path, refs)
         if not row["path"]:
             raise InputError(f"{path} line {row.line}: record {record_id} has no path")
-        if os.path.isabs(row["path"]) or os.path.normpath(row["path"]).startswith(".."):
+        if (
+            "\0" in row["path"]
+            or os.path.isabs(row["path"])
+            or os.path.normpath(row["path"]).startswith("..")
+        ):
             raise InputError(
                 f"{path} line {row.line}: the path of record {record_id} leaves the folder:"
                 " give one below it, or put a link there"

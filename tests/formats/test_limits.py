@@ -125,7 +125,7 @@ def test_names_that_are_not_utf8_are_records_like_others(tmp_path):
 def test_paths_of_a_table_stay_in_its_folder(tmp_path):
     np.save(tmp_path / "x.npy", SIGNAL)
     (tmp_path / "sub").mkdir()
-    for path in ("../x.npy", str(tmp_path / "x.npy"), "a/../../x.npy"):
+    for path in ("../x.npy", str(tmp_path / "x.npy"), "a/../../x.npy", "a\0.npy"):
         (tmp_path / "sub" / "records.csv").write_text(f"record_id,path\na,{path}\n")
         with pytest.raises(InputError, match=r"records.csv line 2: .* leaves the folder"):
             open_corpus("arrays", tmp_path / "sub")
