@@ -22,7 +22,7 @@ def ordinary(path: str | Path) -> str | Path:
     opening would wait for ever."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError(errno.EINVAL, "not an ordinary file")
+            raise OSError(errno.EINVAL, "no ordinary file")
     except ValueError:  # a name with a null character
         raise OSError(errno.EINVAL, "bad name") from None
     return path

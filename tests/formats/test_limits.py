@@ -55,7 +55,7 @@ def test_a_text_of_a_million_columns_is_refused_before_it_is_split(tmp_path):
 
 
 def test_a_text_of_too_many_numbers_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(any_file, "LARGEST_VALUES", 3)
+    monkeypatch.setattr(any_file, "MOST_NUMBERS", 3)
     (tmp_path / "a.csv").write_text("1,2\n" * 4)
     refused(tmp_path / "a.csv", "line 3 is no row", rate=500, unit="mV", leads=["I", "II"])
 
@@ -63,7 +63,7 @@ def test_a_text_of_too_many_numbers_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("ending", ["hea", "csv", "npy", "npz", "edf", "mat"])
 def test_a_pipe_in_the_place_of_a_file_does_not_wait_for_ever(tmp_path, ending):
     os.mkfifo(tmp_path / f"a.{ending}")
-    refused(tmp_path / f"a.{ending}", "record a: .*not an ordinary file", **GIVEN)
+    refused(tmp_path / f"a.{ending}", "record a: .*no ordinary file", **GIVEN)
 
 
 def test_a_pipe_in_the_place_of_a_signal_file(tmp_path):
@@ -71,7 +71,7 @@ def test_a_pipe_in_the_place_of_a_signal_file(tmp_path):
     (tmp_path / "a.dat").unlink()
     os.mkfifo(tmp_path / "a.dat")
     corpus = open_corpus("wfdb", tmp_path)  # which compares signal files
-    with pytest.raises(InputError, match="not an ordinary file"):
+    with pytest.raises(InputError, match="no ordinary file"):
         corpus.load(corpus.refs[0])
 
 

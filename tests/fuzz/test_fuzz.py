@@ -6,10 +6,10 @@ The long run is `python launch/fuzz.py`; its table is in docs/trust.md.
 import random
 
 import pytest
-from fuzz.mutation import mutate
-from fuzz.readers import READERS
 
 from data_prep.base.errors import InputError
+from fuzz.mutation import mutate
+from fuzz.readers import READERS
 
 SLOW = {"shards and ledger", "WFDB, other formats", "run directory", "torch"}
 
