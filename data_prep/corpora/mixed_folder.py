@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from data_prep.base.errors import InputError, NotSaid
-from data_prep.base.words import list_some
+from data_prep.base.words import list_some, printable
 from data_prep.corpora.arrays import ArrayRef
 from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
@@ -96,10 +96,11 @@ def _list_files(raw: Path, table: Path) -> tuple[list[Path], list[str]]:
 
 
 def _ids(raw: Path, paths: list[Path]) -> dict[Path, str]:
-    plain = {path: path.relative_to(raw).with_suffix("").as_posix() for path in paths}
+    # of names that are not UTF-8, Python makes something that no file can hold
+    plain = {path: printable(path.relative_to(raw).with_suffix("").as_posix()) for path in paths}
     count = Counter(plain.values())
     return {
-        path: name if count[name] == 1 else path.relative_to(raw).as_posix()
+        path: name if count[name] == 1 else printable(path.relative_to(raw).as_posix())
         for path, name in plain.items()
     }
 

@@ -119,6 +119,7 @@ def test_names_that_are_not_utf8_are_records_like_others(tmp_path):
     (tmp_path / "b.dat").write_bytes(next(tmp_path.glob("caf*.dat")).read_bytes())
     corpus = open_corpus("wfdb", tmp_path)
     assert [ref.record_id for ref in corpus.refs] == ["caf\\udce9"]
+    assert "caf\\udce9" in [ref.record_id for ref in open_corpus("files", tmp_path).refs]
     np.testing.assert_allclose(corpus.load(corpus.refs[0]).signal, SIGNAL, atol=6e-4)
 
 

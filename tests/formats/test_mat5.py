@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
-from test_corpora_fuzz import SIGNAL, check
+from helpers.mutations import check
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
@@ -18,6 +18,7 @@ from data_prep.formats.any_file import read_any
 from data_prep.formats.mat5 import read_mat5
 from data_prep.formats.mat_files import read_mat4, read_struct
 
+SIGNAL = np.cumsum(np.random.default_rng(0).normal(0, 0.02, (100, 12)), axis=0)
 ECG = {"sex": "Male", "age": np.array([[74.0]]), "data": SIGNAL.T}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import edfio
 import numpy as np
 import scipy.io
+from helpers import device_files
 from helpers.commands import get_config
 from helpers.golden import CHECKPOINT
 from helpers.raw_files import wfdb_text, write_edf, write_mat
@@ -145,6 +146,29 @@ def _text(name: str, text: str) -> Callable[[Path], None]:
 
 # samples since the mark before, and a code: '(' N ')' twice, and the end
 ANNOTATIONS = np.array([code << 10 | 20 for code in (39, 1, 40) * 2] + [0], "<u2").tobytes()
+
+
+def _device(name: str, data: bytes | None) -> Reader:
+    def prepare(folder: Path) -> None:
+        if data is None:
+            device_files.dicom(folder / name, FEW)
+        else:
+            (folder / name).write_bytes(data)
+
+    return _any_file(name, prepare)
+
+
+FEW = device_files.COUNTS[:400]
+DEVICES = {
+    "GE MUSE XML": _device("r.xml", device_files.muse(FEW)),
+    "Philips XML": _device("r.xml", device_files.philips(FEW)),
+    "HL7 aECG": _device("r.xml", device_files.aecg(FEW)),
+    "SCP-ECG": _device("r.scp", device_files.scp(FEW)),
+    "ISHNE": _device("r.ecg", device_files.ishne(FEW)),
+    "Kardia JSON": _device("r.json", device_files.kardia(FEW[:, :6])),
+    "Apple Health CSV": _device("r.csv", device_files.apple(FEW[:, 0])),
+    "DICOM": _device("r.dcm", None),
+}
 LABELS = 'record_id,patient_id,split,finding\na,p1,train,x;y\nb,p2,test,\nc,p3,,"z, z"\n'
 SHARD = "data/synthetic-train.array_record-00000-of-00001"
 READERS = {
@@ -163,6 +187,7 @@ READERS = {
     "CSV": _any_file("r.csv", _csv, rate=500, unit="mV"),
     "npy": _any_file("r.npy", lambda folder: np.save(folder / "r.npy", SIGNAL), **GIVEN),
     "npz": _any_file("r.npz", _npz),
+    **DEVICES,
     "annotations": Reader(
         lambda folder: (folder / "r.ii").write_bytes(ANNOTATIONS) and None,
         lambda folder: read_waves(folder / "r.ii", "r", 5000),

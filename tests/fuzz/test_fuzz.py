@@ -9,9 +9,9 @@ import pytest
 
 from data_prep.base.errors import InputError
 from fuzz.mutation import mutate
-from fuzz.readers import READERS
+from fuzz.readers import DEVICES, READERS
 
-SLOW = {"shards and ledger", "WFDB, other formats", "run directory", "torch"}
+SLOW = {*DEVICES, "shards and ledger", "WFDB, other formats", "run directory", "torch"}
 
 
 @pytest.mark.parametrize("name", READERS)
