@@ -100,6 +100,8 @@ def _of_model(path: Path) -> Iterator[None]:
     wrong = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError)
     try:
         yield
+    except InputError:
+        raise
     except (*wrong, TypeError, ValueError) as error:
         raise InputError(
             f"{path} is not the config of a model of this version ({first_line(error, 120)})"

@@ -7,6 +7,7 @@ with a model are opened in a browser in tests/report/test_report.py.
 import csv
 import html.parser
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,7 +124,8 @@ def test_lists_of_failures_and_predictions_have_no_formula(tmp_path):
     assert [original(row["record_id"]) for row in rows] == IDS
     assert not [row for row in rows if row["record_id"][0] in "=+-@" or row["reason"][0] in "=+-@"]
     predictions = Predictions()
-    predictions.listener("=task", "m", 1.0)("m", 1.0, 0, IDS, ["@c"], np.zeros((len(IDS), 1)))
+    scores = SimpleNamespace(probabilities=np.zeros((len(IDS), 1)))
+    predictions.listener("=task", "m", 1.0)("m", 1.0, 0, IDS, ["@c"], scores)
     predictions.save(tmp_path / "p.csv")
     with open(tmp_path / "p.csv", newline="") as file:
         (_, column), *rows = csv.reader(file)
