@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.base.csv_cells import neutral
 from data_prep.base.errors import InputError
 from data_prep.base.files import cannot_write, whole_file
 from lvcg_jax.embed.table import Table, record_rows
@@ -121,10 +122,10 @@ def save_predictions(path: str | Path, columns: Mapping[str, np.ndarray]) -> Non
 
 def _save_csv(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     cells = [
-        [f"{value:.9g}" for value in x.tolist()] if x.dtype.kind == "f" else x.tolist()
+        [f"{value:.9g}" if x.dtype.kind == "f" else neutral(value) for value in x.tolist()]
         for x in columns.values()
     ]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
+        writer.writerow(map(neutral, columns))
         writer.writerows(zip(*cells, strict=True))

@@ -23,6 +23,7 @@ from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.data.windows import Failure
 from lvcg_jax.embed.dataset import write_failures
+from lvcg_jax.predict.table import save_predictions
 from lvcg_jax.probe.study import Predictions
 from lvcg_jax.report import vcg
 from lvcg_jax.text.tables import markdown_table
@@ -130,6 +131,15 @@ def test_lists_of_failures_and_predictions_have_no_formula(tmp_path):
     with open(tmp_path / "p.csv", newline="") as file:
         (_, column), *rows = csv.reader(file)
     assert column == "'=task:@c" and {original(name) for name, _ in rows} == set(IDS)
+
+
+def test_answers_have_no_formula_and_keep_their_numbers(tmp_path):
+    columns = {"record_id": np.array(IDS), "=task": np.linspace(-1, 1, len(IDS))}
+    save_predictions(tmp_path / "a.csv", columns)
+    with open(tmp_path / "a.csv", newline="") as file:
+        (_, column), *rows = csv.reader(file)
+    assert column == "'=task" and [original(name) for name, _ in rows] == IDS
+    assert float(rows[0][1]) == -1.0 and not [name for name, _ in rows if name[0] in "=+-@"]
 
 
 def test_a_cell_of_markdown_stays_one_cell():
