@@ -46,6 +46,7 @@ from lvcg_jax.train.compiled import CompiledStep
 from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
 from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
 
+MESSAGE_BYTES = 2048  # of a refusal that process 0 tells the others
 COLLAPSED = 0.01  # a spread of the embeddings (see lvcg_jax/peers/peer.py) under which a run warns
 
 
@@ -53,6 +54,24 @@ def say(message: str) -> None:
     """One line for the user, from the first process only."""
     if jax.process_index() == 0:
         tqdm.write(message, file=sys.stderr)
+
+
+def on_first_process(work: Callable[[], object]) -> None:
+    """Does the work on process 0 alone. If that refuses with an InputError, every process does,
+    with the same words: else the others would wait for it."""
+    refused = b""
+    if jax.process_index() == 0:
+        try:
+            work()
+        except InputError as error:
+            refused = str(error).encode()[:MESSAGE_BYTES]
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        message = np.frombuffer(refused.ljust(MESSAGE_BYTES, b"\0"), np.uint8)
+        refused = bytes(multihost_utils.broadcast_one_to_all(message)).rstrip(b"\0")
+    if refused:
+        raise InputError(refused.decode(errors="replace"))
 
 
 def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet | Mixture, ShardSet | None]:
@@ -231,9 +250,9 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     for folder in read_folders(config.data.dir):
         require_local(folder.path)
     with contextlib.ExitStack() as stack:
-        if jax.process_index() == 0 and not is_remote(workdir):  # object storage has no locks
+        if not is_remote(workdir):  # object storage has no locks
             what = "another training writes into this run directory"
-            stack.enter_context(only_one(workdir / LOCK, what))
+            on_first_process(lambda: stack.enter_context(only_one(workdir / LOCK, what)))
         preemption = Preemption()
         stack.callback(preemption.close)
         return _train(config, workdir, preemption)
@@ -244,8 +263,7 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
         config.geometry.matrix = as_geometry(config.geometry.matrix)
 
     # ---- Run directory and data ----
-    if jax.process_index() == 0:
-        open_run(workdir, config)
+    on_first_process(lambda: open_run(workdir, config))
     train_shards, validation_shards = open_data(config, workdir)
     sets, weights = sets_of(train_shards)
     if jax.process_index() == 0:

@@ -3,6 +3,7 @@ nothing lost."""
 
 import resource
 import shutil
+import socket
 import subprocess
 from functools import partial
 
@@ -10,6 +11,7 @@ from helpers import commands
 from helpers.commands import QUICK_FLAGS, assert_one_line_error, train_arguments, wait_for_step
 
 from data_prep.dataset.shards import ShardSet
+from lvcg_jax.runs.checkpoint import open_run
 
 run, start = partial(commands.run, quick=True), partial(commands.start, quick=True)
 LONG = (
@@ -61,3 +63,17 @@ def test_a_shard_that_goes_bad_under_a_run_is_named(quick_shards, tmp_path):
         shard.name,
         "missing",
     )
+
+
+def test_what_the_first_process_refuses_ends_all_of_them(quick, quick_shards, tmp_path):
+    """Two processes that are asked to go on with a run of another seed."""
+    quick.seed = 1
+    open_run(tmp_path / "run", quick)
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = found.getsockname()[1]
+    flags = train_arguments(tmp_path / "run", quick_shards, *QUICK_FLAGS)
+    together = [f"--coordinator=localhost:{port}", "--processes=2"]
+    both = [start("lvcg_jax.train", *flags, *together, f"--process={k}") for k in (0, 1)]
+    for process in both:
+        assert_one_line_error(finished(process), "belongs to another config", "seed")
