@@ -655,7 +655,7 @@ def _initialise(model: Network | Peer, max_beats: int, seed):
 
 
 def _calibration_batches(
-    config: ConfigDict, shards: ShardSet, seed: int, signal: int
+    config: ConfigDict, shards: ShardSet, seed: int, signal: int = 0
 ) -> Iterator[dict]:
     """Batches of training records to measure norm statistics on; with so many samples of their
     signals."""

@@ -661,9 +661,8 @@ def test_regression_and_copy_on_ptb_are_as_published(tmp_path):
         "--visible=II,V2,V5",
         "--no_pictures",
     ]
-    assert command(*flags, f"--methods={','.join(NO_NETWORK)}") == 0
+    assert command(*flags, "--methods=regression,copy") == 0
     found = json.loads((tmp_path / "metrics.json").read_text())["views"][0]["methods"]
-    assert list(found) == list(NO_NETWORK)
     for name, r2, mse in (("regression", 0.695, 0.357), ("copy", 0.482, 0.557)):
         values = found[name]["overall"]
         assert values["r2"]["median"] == pytest.approx(r2, abs=0.03), name

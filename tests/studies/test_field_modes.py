@@ -81,7 +81,9 @@ def test_what_needs_directions_in_space_refuses_a_field(
     smoke.geometry.matrix = str(written)
     with pytest.raises(InputError, match="8 modes"):
         directions_section(smoke, None)
-    field = types.SimpleNamespace(directions=lead_matrix(str(written)))
+    field = types.SimpleNamespace(
+        directions=lead_matrix(str(written)), require_heart_vector=lambda what: None
+    )
     monkeypatch.setattr(robustness.LVCG, "load", lambda name: field)
     with pytest.raises(InputError, match="RUN has a geometry of 8 modes, .* view_agreement"):
         robustness.main(["--checkpoint=RUN", f"--data={shards_dir}", f"--out={tmp_path}"])
