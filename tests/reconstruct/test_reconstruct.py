@@ -30,7 +30,7 @@ from lvcg_jax.reconstruct.beats import BeatErrors, beat_error_table
 from lvcg_jax.reconstruct.coverage import WAVES, BandCoverage, coverage_tables
 from lvcg_jax.reconstruct.lead_method import signal_of
 from lvcg_jax.reconstruct.linear import regression_matrix
-from lvcg_jax.reconstruct.methods import METHODS, NO_NETWORK, SOURCES, make_methods
+from lvcg_jax.reconstruct.methods import METHODS, SOURCES, make_methods
 from lvcg_jax.reconstruct.scores import record_values, score_leads, summarise
 from lvcg_jax.reconstruct.unlike import DISTURBANCES
 from lvcg_jax.reconstruct.views import (
