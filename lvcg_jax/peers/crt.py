@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.masking import masked_mean
 from lvcg_jax.peers.contrast import NEVER, similarities
-from lvcg_jax.peers.peer import Choices, Peer, Records, Terms, step_mask
-from lvcg_jax.peers.vit import Transformer, choose, put_back
+from lvcg_jax.peers.peer import Choices, Records, Terms, step_mask
+from lvcg_jax.peers.vit import Transformer, TransformerPeer, choose, put_back
 
 APART = 0.1  # weight of the instance discrimination constraint
 DOMAINS = ("time", "magnitude", "phase")
@@ -79,16 +79,7 @@ class CrossEncoder(nn.Module):
         return self.trunk(tokens, there)
 
 
-class CRT(Peer):
-    @property
-    def feature_dim(self) -> int:
-        return self.choices.vit_dim
-
-    @property
-    def places(self) -> int:
-        """Patches of a domain."""
-        return self.signal.num_samples // self.choices.patch
-
+class CRT(TransformerPeer):
     def setup(self):
         c = self.choices
         self.encoder = CrossEncoder(c, self.places)

@@ -9,8 +9,8 @@ from lvcg_jax.model.layers import Norm
 from lvcg_jax.model.masking import masked_mean
 from lvcg_jax.model.parts import Layers
 from lvcg_jax.peers.contrast import unit
-from lvcg_jax.peers.peer import Choices, Peer, Records, Terms
-from lvcg_jax.peers.vit import PatchEncoder
+from lvcg_jax.peers.peer import Choices, Records, Terms
+from lvcg_jax.peers.vit import PatchEncoder, TransformerPeer
 
 SECONDS = 0.96  # of a word, around its R peak
 KEEP = 0.99  # of the vocabulary in each step
@@ -78,14 +78,9 @@ class Vocabulary(nn.Module):
         return unit(jax.random.normal(self.make_rng("params"), shape))
 
 
-class HeartLang(Peer):
-    @property
-    def feature_dim(self) -> int:
-        return self.choices.vit_dim
-
+class HeartLang(TransformerPeer):
     def setup(self):
-        places = self.signal.num_samples // self.choices.patch
-        self.encoder = PatchEncoder(self.choices, places)
+        self.encoder = PatchEncoder(self.choices, self.places)
         self.vocabulary = Vocabulary(self.choices, self.layers)
         self.guess = nn.Dense(self.choices.codes)
         self.blank = self.param("blank", nn.initializers.normal(0.02), (self.choices.vit_dim,))
@@ -95,13 +90,13 @@ class HeartLang(Peer):
         """Samples of a word."""
         return 2 * round(SECONDS * self.signal.rate / 2)
 
-    def places(self, records: Records) -> jax.Array:
+    def times(self, records: Records) -> jax.Array:
         """When each word is, in patches [b,n]."""
-        return jnp.clip(records.start // self.choices.patch, 0, self.encoder.places - 1)
+        return jnp.clip(records.start // self.choices.patch, 0, self.places - 1)
 
     def tokens(self, records: Records, words: jax.Array, hidden: jax.Array) -> jax.Array:
         """Words [b,l,n,w] -> [b,l,n,d]; of the hidden ones [b,l,n] only lead and time are told."""
-        place = self.places(records)
+        place = self.times(records)
         blank = self.blank + self.encoder.where(place)
         return jnp.where(hidden[..., None], blank, self.encoder.tokens(words, place))
 

@@ -121,8 +121,8 @@ class LeadDecoder(nn.Module):
         return nn.Dense(self.outputs, name="leave")(x).reshape(b, leads, s, self.outputs)
 
 
-class PatchPeer(Peer):
-    """A peer whose tokens are patches of fixed length of each lead."""
+class TransformerPeer(Peer):
+    """A peer whose encoder is a transformer."""
 
     @property
     def feature_dim(self) -> int:
@@ -130,8 +130,12 @@ class PatchPeer(Peer):
 
     @property
     def places(self) -> int:
-        """Patches of a lead."""
+        """Patches that a record is long."""
         return self.signal.num_samples // self.choices.patch
+
+
+class PatchPeer(TransformerPeer):
+    """A peer whose tokens are patches of fixed length of each lead."""
 
     def setup(self):
         self.encoder = PatchEncoder(self.choices, self.places)
