@@ -48,6 +48,7 @@ def common() -> ConfigDict:
     c = read_config_file(Path(__file__).with_name("ptbxl_cpu.py:small"))
     c.model.dropout = 0.0
     c.model.beat_modes = (0, 0)  # LVCG's own
+    c.model.patterns = 0
     c.optim.learning_rate = LEARNING_RATES[0]
 
     c.peer = ConfigDict()

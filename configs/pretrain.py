@@ -120,6 +120,9 @@ def paper() -> ConfigDict:
     # ours: numbers for the mean beat in mV and ms, and for what differs between beats, that join
     # it too: coordinates in modes of the training records, see lvcg_jax/model/beat_shape.py
     c.model.beat_modes = (0, 0)
+    # ours: numbers for how often short patterns occur in the record, that join it too: coordinates
+    # in modes of the training records, see lvcg_jax/model/patterns.py
+    c.model.patterns = 0
     # ours: weight of the encoder's tokens in leads derived from both kinds; chosen on validation
     # records
     c.model.encoded_share = 1 / 3

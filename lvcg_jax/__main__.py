@@ -40,9 +40,9 @@ COMMANDS = {
             "lvcg_jax.export.import_torch",
             "read a checkpoint of the authors' PyTorch code",
         ),
-        "beat_modes": (
-            "lvcg_jax.export.beat_modes",
-            "add the shape of beats in mV to a model's embeddings",
+        "add_parts": (
+            "lvcg_jax.export.add_parts",
+            "add fitted parts to a model's embeddings: patterns, the shape of beats in mV",
         ),
         "norm_statistics": (
             "lvcg_jax.export.norm_statistics",

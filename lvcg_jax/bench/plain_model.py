@@ -41,6 +41,7 @@ KNOWN = {
     "model.structure": "mean",
     "model.lead_sizes": False,
     "model.beat_modes": [0, 0],
+    "model.patterns": 0,
     "model.embedding_norm": False,
     "model.stitch": False,
     "model.refine": 0,

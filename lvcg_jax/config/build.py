@@ -68,7 +68,7 @@ def make_model(config: ConfigDict) -> Network | Peer:
             max_rr=c.rhythm_max_rr,
             max_log_ratio=c.rhythm_max_log_ratio,
         ),
-        "embedding": parts.Embedding(c.structure, c.lead_sizes, tuple(c.beat_modes)),
+        "embedding": parts.Embedding(c.structure, c.lead_sizes, tuple(c.beat_modes), c.patterns),
         "objective": parts.Objective(
             ecg_source=loss.ecg_source,
             vcg_source=loss.vcg_source,

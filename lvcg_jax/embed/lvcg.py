@@ -44,7 +44,7 @@ from lvcg_jax.runs.heads import Head
 from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
 from lvcg_jax.text.notebook import facts_html, part_words, to_frame
-from lvcg_jax.train.beat_modes import fit_beat_modes
+from lvcg_jax.train import fitted
 
 SLOTS, ROWS = 1024, 128  # beats and records of every batch of a data set
 # windows of the small batches that a user's own signals are computed in, max_beats slots each
@@ -264,7 +264,7 @@ class LVCG:
         Args:
           config: as of a trained model (`model.config`).
           seed: of the weights; the same seed gives the same weights.
-          shards: the training split, on which batch norm statistics and modes of beats are
+          shards: the training split, on which batch norm statistics and fitted parts are
             measured; None leaves them as initialised.
 
         Returns:
@@ -278,9 +278,8 @@ class LVCG:
         model, subsets = make_model(config), make_subsets(config)
         variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
-        if any(config.model.beat_modes) and shards is not None:
-            modes = fit_beat_modes(shards, config.model.beat_modes, config.preprocess.max_beats)
-            params = params | {"shape": modes}
+        if shards is not None:
+            params = params | fitted.fit_parts(config, shards)
         if batch_stats and shards is not None:
             sizes = (config.geometry.num_visible, shards.preprocess.max_beats)
             batches = _calibration_batches(config, shards, seed, model.signal_samples)
@@ -322,27 +321,33 @@ class LVCG:
         name = f"{self.checkpoint.rpartition('#')[0]}+all_leads"
         return LVCG(self.config, {"params": params, "batch_stats": mean}, name, self.facts)
 
-    def with_beat_modes(self, shards: ShardSet, modes: tuple[int, int]) -> "LVCG":
-        """The same weights, and the shape of the beats in mV as part of the embedding.
+    def with_parts(
+        self, shards: ShardSet, beat_modes: tuple[int, int] = (0, 0), patterns: int = 0
+    ) -> "LVCG":
+        """The same weights, with other fitted parts in the embedding.
 
         Args:
-          shards: the training split, whose records the modes are fitted to.
-          modes: how many numbers the mean beat gets, and how many what differs between beats
-            (`model.beat_modes`).
+          shards: the training split, to whose records they are fitted.
+          beat_modes: how many numbers the mean beat in mV gets, and how many what differs between
+            beats (`model.beat_modes`).
+          patterns: how many numbers say how often short patterns occur (`model.patterns`).
 
         Returns:
-          Another model, with as many numbers more in the structure part of its embeddings.
+          Another model, with these numbers in the structure part of its embeddings instead of those
+          that it had.
 
         Raises:
           InputError: the shards have another preprocessing, or no two records with all leads.
         """
-        self.require_heart_vector("adding the shape of beats")
+        self.require_heart_vector("adding fitted parts")
         shards.require_preprocess(self.preprocess)
         config = self.config.copy_and_resolve_references()
-        config.model.beat_modes = modes
-        fitted = fit_beat_modes(shards, modes, self.max_beats)
-        params = self.variables["params"] | {"shape": fitted}
-        name = f"{self.checkpoint.rpartition('#')[0]}+beat_modes"
+        config.model.update(beat_modes=beat_modes, patterns=patterns)
+        trained = {
+            name: x for name, x in self.variables["params"].items() if name not in fitted.NAMES
+        }
+        params = trained | fitted.fit_parts(config, shards)
+        name = f"{self.checkpoint.rpartition('#')[0]}+parts"
         return LVCG(config, self.variables | {"params": params}, name, self.facts)
 
     def _facts(self) -> dict[str, object]:

@@ -285,6 +285,7 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         "shape of beats in mV": f"{sum(m.beat_modes)} numbers of the structure"
         if any(m.beat_modes)
         else "not read",
+        "patterns": f"{m.patterns} numbers of the structure" if m.patterns else "not read",
         "compute type": m.dtype,
         "seed": config.seed,
     }

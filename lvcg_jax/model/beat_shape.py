@@ -29,27 +29,36 @@ STEPS, SMALL = 128, 1e-8  # of conjugate gradients, at most; power of what may b
 LEAST = 0.03  # mV, a difference between beats that counts as none
 
 
-def around_peaks(
-    beats: jax.Array, length: jax.Array, count: jax.Array, rate: float
-) -> tuple[jax.Array, jax.Array]:
-    """Beats [n,l,p] of a record and their lengths [n] in samples -> windows [n,l,w] around the R
-    peaks at which they begin, and which of them [n] to use: those inside the record or, if there
-    are none, all `count` beats, with what lies outside as it is at the record's end."""
+def at_times(beats: jax.Array, length: jax.Array, at: jax.Array) -> jax.Array:
+    """A record's leads [l,...] at the times `at` [...], in samples from its start, from its beats
+    [n,l,p] and their lengths [n]; beyond its ends as they are there."""
     n, leads, p = beats.shape
     end = jnp.cumsum(length)
     start = end - length
-    at = start[:, None] + (TIMES * rate).astype(np.float32)  # [n,w]
-    peaks = (jnp.arange(n) > 0) & (jnp.arange(n) < count)
-    inside = peaks & (at[:, 0] >= 0) & (at[:, -1] <= end[-1] - 1)
-    # where each sample is kept: its slot, and its position in the slot's p samples
     at = jnp.clip(at, 0, jnp.maximum(end[-1] - 1, 0))
+    # where each sample is kept: its slot, and its position in the slot's p samples
     slot = jnp.searchsorted(end.astype(at.dtype), at, side="right", method="compare_all")
     slot = jnp.minimum(slot, n - 1)
     position = (at - start[slot]) * (p - 1) / jnp.maximum(length[slot] - 1, 1)
     left = jnp.clip(position.astype(jnp.int32), 0, p - 2)
     flat = jnp.swapaxes(beats, 0, 1).reshape(leads, n * p).astype(jnp.float32)
     here, there = flat[:, slot * p + left], flat[:, slot * p + left + 1]
-    windows = here + jnp.clip(position - left, 0.0, 1.0) * (there - here)  # [l,n,w]
+    return here + jnp.clip(position - left, 0.0, 1.0) * (there - here)
+
+
+def around_peaks(
+    beats: jax.Array, length: jax.Array, count: jax.Array, rate: float
+) -> tuple[jax.Array, jax.Array]:
+    """Beats [n,l,p] of a record and their lengths [n] in samples -> windows [n,l,w] around the R
+    peaks at which they begin, and which of them [n] to use: those inside the record or, if there
+    are none, all `count` beats, with what lies outside as it is at the record's end."""
+    n = len(beats)
+    end = jnp.cumsum(length)
+    start = end - length
+    at = start[:, None] + (TIMES * rate).astype(np.float32)  # [n,w]
+    peaks = (jnp.arange(n) > 0) & (jnp.arange(n) < count)
+    inside = peaks & (at[:, 0] >= 0) & (at[:, -1] <= end[-1] - 1)
+    windows = at_times(beats, length, at)  # [l,n,w]
     used = jnp.where(inside.any(), inside, jnp.arange(n) < count)
     return jnp.swapaxes(windows, 0, 1), used
 

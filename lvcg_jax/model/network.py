@@ -34,6 +34,7 @@ from lvcg_jax.model.masking import (
     to_packed,
     to_records,
 )
+from lvcg_jax.model.patterns import Patterns
 from lvcg_jax.model.pooling import NUM_SIZES, log_lead_sizes, pool_tokens, pooled_size
 from lvcg_jax.model.randomness import (
     beat_seeds,
@@ -161,6 +162,10 @@ class Network(nn.Module):
             self.head = RhythmHead(self.intervals.dim)
         if any(self.embedding.beat_modes):
             self.shape = BeatShape(*self.embedding.beat_modes, self.signal.rate)
+        if self.embedding.patterns:
+            self.patterns = Patterns(
+                self.embedding.patterns, self.signal.rate, self.signal.num_samples
+            )
         fixed = lead_matrix(self.geometry.matrix)
         if self.geometry.learnable:
             self.directions = self.param("directions", lambda key: jnp.asarray(fixed, jnp.float32))
@@ -181,7 +186,7 @@ class Network(nn.Module):
     def part_sizes(self) -> dict[str, int]:
         """Names and sizes of the parts of the embedding, in order."""
         sizes = NUM_SIZES if self.embedding.lead_sizes else 0
-        sizes += sum(self.embedding.beat_modes)
+        sizes += sum(self.embedding.beat_modes) + self.embedding.patterns
         structure = pooled_size(self.encoding.token_dim, self.embedding.structure) + sizes
         return dict(
             zip(PARTS, (structure, self.dynamics.state_dim, self.intervals.dim), strict=True)
@@ -418,11 +423,15 @@ class Network(nn.Module):
             sizes = log_lead_sizes(batch["scale"], visible_leads(visible), directions)
             structure = jnp.concatenate([structure, sizes], axis=-1)
         g, r, n = x.mask.shape
-        if any(self.embedding.beat_modes):
+        if any(self.embedding.beat_modes) or self.embedding.patterns:
             beats, length = (to_records(batch[name], x.counts, n) for name in ("beats", "length"))
-            leads = visible_leads(visible)
-            shape = self.shape(beats, length, x.counts, batch["scale"], leads)
+            scale, leads = batch["scale"], visible_leads(visible)
+        if any(self.embedding.beat_modes):
+            shape = self.shape(beats, length, x.counts, scale, leads)
             structure = jnp.concatenate([structure, shape], axis=-1)
+        if self.embedding.patterns:
+            patterns = self.patterns(beats, length, scale, leads)
+            structure = jnp.concatenate([structure, patterns], axis=-1)
         rhythm = split(self.rhythm(*self.rr(batch, n)), g, r)
         state = x.state
         if self.dynamics.start == "each":

@@ -112,6 +112,7 @@ class Embedding:
     lead_sizes: bool = False  # the leads' sizes in mV join the structure
     # coordinates of the mean beat, and of how its beats differ, that join it too; see beat_shape.py
     beat_modes: tuple[int, int] = (0, 0)
+    patterns: int = 0  # coordinates of how often short patterns occur, that join it; patterns.py
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def fit_beat_modes(shards: ShardSet, modes: tuple[int, int], max_beats: int) -> 
             if not windows:
                 continue
             count += len(windows)
-            for name, x in zip(PICTURES, pictures(*_in_rows(windows, max_beats)), strict=True):
+            for name, x in zip(PICTURES, pictures(*in_rows(windows, max_beats)), strict=True):
                 x = np.asarray(x, np.float64)[: len(windows)].reshape(len(windows), -1)
                 sums[name] += x.sum(0)
                 products[name] += x.T @ x
@@ -52,7 +52,7 @@ def fit_beat_modes(shards: ShardSet, modes: tuple[int, int], max_beats: int) -> 
     }
 
 
-def _in_rows(windows: list[dict], max_beats: int) -> tuple[np.ndarray, ...]:
+def in_rows(windows: list[dict], max_beats: int) -> tuple[np.ndarray, ...]:
     """beats [b,n,l,p], length [b,n], count [b] and scale [b,l], as mean_and_change takes them; b is
     CHUNK, the last rows empty."""
     p = np.asarray(windows[0]["beats"]).shape[-1]

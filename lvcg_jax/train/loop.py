@@ -41,8 +41,8 @@ from lvcg_jax.runs.metrics_log import MetricsLog
 from lvcg_jax.runs.state import TrainState, create_state, make_optimizer, take_weights
 from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
-from lvcg_jax.train.beat_modes import fit_beat_modes
 from lvcg_jax.train.compiled import CompiledStep
+from lvcg_jax.train.fitted import fit_parts
 from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
 from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
 
@@ -298,9 +298,8 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
         restored = checkpoints.restore_latest(placed)
         if restored is None:
             state, start = jax.jit(init, out_shardings=shardings)(config.seed), 0
-            if any(config.model.beat_modes):
-                modes = fit_beat_modes(sets[0], config.model.beat_modes, max_beats)
-                state, _ = take_weights(state, {"params": {"shape": modes}})
+            if fitted := fit_parts(config, sets[0]):
+                state, _ = take_weights(state, {"params": fitted})
                 state = jax.device_put(state, shardings)
             if config.train.start_from:
                 state = start_from(config.train.start_from, state, shardings)

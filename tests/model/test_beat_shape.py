@@ -9,9 +9,9 @@ from data_prep.ecg.leads import LEADS
 from data_prep.ecg.segment import stitch_beats
 from lvcg_jax import LVCG
 from lvcg_jax.embed.dataset import embed_dataset
-from lvcg_jax.export import beat_modes as command
+from lvcg_jax.export import add_parts as command
 from lvcg_jax.model.beat_shape import BEND, TIMES, BeatShape, around_peaks, mean_and_change
-from lvcg_jax.train.beat_modes import CHUNK, _in_rows, fit_beat_modes
+from lvcg_jax.train.beat_modes import CHUNK, fit_beat_modes, in_rows
 
 MODES = (12, 6)
 
@@ -29,7 +29,7 @@ def windows(shards):
 @pytest.fixture(scope="module")
 def pictures(shards, windows):
     """mean and change [20,l,w]."""
-    found = mean_and_change(*_in_rows(windows, 20), shards.preprocess.rate)
+    found = mean_and_change(*in_rows(windows, 20), shards.preprocess.rate)
     return [np.asarray(x)[: len(windows)] for x in found]
 
 
@@ -54,7 +54,7 @@ def test_windows_are_cut_around_r_peaks_as_they_were_recorded(shards, windows):
 
 
 def test_pictures_are_in_mv_and_ignore_empty_slots(shards, windows, pictures):
-    rate, (beats, length, count, scale) = shards.preprocess.rate, _in_rows(windows, 20)
+    rate, (beats, length, count, scale) = shards.preprocess.rate, in_rows(windows, 20)
     twice, change = mean_and_change(beats, length, count, 2 * scale, rate)
     in_mv = lambda x: np.sign(x) * np.expm1(np.abs(x)) * BEND  # noqa: E731
     np.testing.assert_allclose(in_mv(twice)[:20], 2 * in_mv(pictures[0]), rtol=1e-4, atol=1e-5)
@@ -66,7 +66,7 @@ def test_pictures_are_in_mv_and_ignore_empty_slots(shards, windows, pictures):
 
 def test_a_record_without_a_whole_window_still_has_a_shape(shards, windows):
     rate = shards.preprocess.rate
-    beats, length, _count, scale = (x[:1] for x in _in_rows(windows, 20))
+    beats, length, _count, scale = (x[:1] for x in in_rows(windows, 20))
     for kept in (1, 2):
         few = beats[:, :kept], length[:, :kept], np.full(1, kept)
         mean, change = mean_and_change(*few, scale, rate)
@@ -76,7 +76,7 @@ def test_a_record_without_a_whole_window_still_has_a_shape(shards, windows):
 def test_modes_are_the_principal_components(shards, fitted):
     rows = list(shards.read(range(len(shards))))
     means = [
-        np.asarray(mean_and_change(*_in_rows(rows[i : i + CHUNK], 20), shards.preprocess.rate)[0])[
+        np.asarray(mean_and_change(*in_rows(rows[i : i + CHUNK], 20), shards.preprocess.rate)[0])[
             : len(rows[i : i + CHUNK])
         ]
         for i in range(0, len(rows), CHUNK)
@@ -94,7 +94,7 @@ def test_few_records_have_few_modes(shards, monkeypatch):
 
 
 def test_unseen_leads_cannot_reach_the_coordinates_and_are_guessed(shards, windows, fitted):
-    rows, network = _in_rows(windows, 20), BeatShape(*MODES, shards.preprocess.rate)
+    rows, network = in_rows(windows, 20), BeatShape(*MODES, shards.preprocess.rate)
     coordinates = jax.jit(lambda *x: network.apply({"params": fitted}, *x)[: len(windows)])
     every = np.ones((CHUNK, len(LEADS)), bool)
     whole = coordinates(*rows, every)
@@ -112,7 +112,7 @@ def test_the_command_adds_modes_to_a_run_and_embeddings_have_them(
 ):
     out, model = tmp_path / "modes", LVCG.load(trained_run)
     flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={out}"]
-    assert command.main([*flags, "--modes=12,6"]) == 0
+    assert command.main([*flags, "--beat_modes=12,6"]) == 0
     assert "with 12 + 6 modes of beats" in capsys.readouterr().out
     found = LVCG.load(out)
     assert found.part_sizes["structure"] == model.part_sizes["structure"] + sum(MODES)

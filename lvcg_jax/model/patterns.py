@@ -1,0 +1,155 @@
+"""How often short patterns occur in a record, as coordinates beside the tokens.
+
+A token draws the outline of a beat. What is small, local or between the beats (a notch, a
+depressed ST segment in two leads, a flat T wave, fibrillation of the baseline) moves it little, and
+one linear layer finds it hard to read. Here thousands of fixed patterns are looked for in the whole
+record instead, in the way of MINIROCKET (Dempster, Schmidt, Webb: KDD 2021), and what is
+kept of each is the share of time at which it is there:
+
+    fill       leads that are not seen are the most likely ones, given those that are: the lift of
+               data_prep/ecg/geometry.py with as many modes as leads, projected back
+    compare    a pattern has nine samples, three of them high and six low, at one of fifteen
+               distances from each other, in the sum of a few leads
+    count      the share of samples at which the response is over a level; several levels
+    reduce     coordinates of all shares in the leading modes of training records
+
+Nothing here is trained: the patterns are drawn once, and levels and modes are fitted to training
+records without their labels (train/patterns.py). Axis letters: those of model/__init__.py, and
+s distance, c pattern, v level, f mode, T sample of a record.
+"""
+
+import itertools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_prep.ecg.leads import LEADS
+from lvcg_jax.model.beat_shape import at_times, solve
+
+TAPS, HIGH = 9, 3
+# seconds between neighbouring samples of a pattern: from a sharp corner to a sequence of beats
+DISTANCES = np.array([1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 37, 50, 68, 92, 124]) / 100
+LEVELS = 3
+# weights [c,9] of all 84 patterns; each sums to zero, so that a constant is no pattern
+KERNELS = np.array(
+    [
+        np.where(np.isin(np.arange(TAPS), high), TAPS - HIGH, -HIGH) / HIGH
+        for high in itertools.combinations(range(TAPS), HIGH)
+    ],
+    np.float32,
+)
+SHARES = (len(DISTANCES), LEVELS, len(KERNELS))  # [s,v,c] of a record
+NOISE = 1e-3  # of a lead, as a share of the mean power of leads
+
+
+def steps_of(rate: float) -> list[int]:
+    """The distances in samples, at least 1."""
+    return np.maximum(np.round(DISTANCES * rate), 1).astype(int).tolist()
+
+
+def record_signal(
+    beats: jax.Array, length: jax.Array, scale: jax.Array, samples: int
+) -> tuple[jax.Array, jax.Array]:
+    """The leads of a record in mV [l,T] from its beats [n,l,p], their lengths [n] and the leads'
+    sizes [l]; and which samples [T] it has."""
+    at = jnp.arange(samples)
+    there = at < length.sum()
+    signal = at_times(beats, length, at.astype(jnp.float32))
+    return jnp.where(there, signal * scale[:, None], 0.0), there
+
+
+def fill_leads(signal: jax.Array, seen: jax.Array, covariance: jax.Array) -> jax.Array:
+    """A signal [l,T] in which leads that are not `seen` [l] are the most likely ones."""
+    noise = NOISE * jnp.trace(covariance) / len(covariance)
+    both = seen[:, None] & seen[None, :]
+    within = jnp.where(both, covariance, 0.0) + jnp.diag(jnp.where(seen, noise, 1.0))
+    # rows of the map from seen leads to each lead, [l,l]; in units in which its diagonal is 1
+    units = jax.lax.rsqrt(jnp.diagonal(within))
+    right = jnp.where(seen, covariance, 0.0) * units
+    rows = solve(within * units[:, None] * units, right) * units
+    known = jnp.where(seen[:, None], signal, 0.0)
+    return jnp.where(seen[:, None], known, rows @ known)
+
+
+def responses(signal: jax.Array, leads: jax.Array, step: int) -> jax.Array:
+    """[T,c] of the patterns with samples `step` apart; leads [c,l] are 1 where a pattern looks.
+
+    Beyond the ends of the record the signal is zero.
+    """
+    samples, reach = signal.shape[1], step * (TAPS // 2)
+    wide = jnp.pad(signal.T, ((reach, reach), (0, 0)))
+    taps = [wide[i * step : i * step + samples] for i in range(TAPS)]
+    weights = jnp.einsum("ca,cl->alc", KERNELS, leads).reshape(-1, len(KERNELS))
+    return jnp.concatenate(taps, axis=1) @ weights
+
+
+def shares_over(
+    response: jax.Array, there: jax.Array, levels: jax.Array, ramp: jax.Array
+) -> jax.Array:
+    """The share of the record's samples at which a response [T,c] is over its levels [v,c].
+
+    A sample counts in full from half a `ramp` [c] over the level on, and in part before, so that
+    rounding does not matter.
+    """
+    over = jnp.clip((response[:, None] - levels) / ramp + 0.5, 0.0, 1.0)
+    count = jnp.maximum(there.sum(), 1)
+    return jnp.where(there[:, None, None], over, 0.0).sum(0) / count
+
+
+class Patterns(nn.Module):
+    """Coordinates [...,f] of the shares, scaled as those of beat_shape.Modes. Until its parameters
+    are fitted they are zero."""
+
+    count: int
+    rate: float
+    samples: int
+
+    @nn.compact
+    def __call__(
+        self, beats: jax.Array, length: jax.Array, scale: jax.Array, seen: jax.Array
+    ) -> jax.Array:
+        """Of records with beats [...,n,l,p], their lengths [...,n], the leads' sizes in mV [...,l]
+        and the leads that are seen [...,l]; slots after the last beat have length 0."""
+        distances, _, kernels = SHARES
+        zeros, ones = nn.initializers.zeros, nn.initializers.ones
+        leads = self.param("leads", zeros, (distances, kernels, len(LEADS)))
+        covariance = self.param("covariance", zeros, (len(LEADS), len(LEADS)))
+        levels = self.param("levels", zeros, SHARES)
+        ramps = self.param("ramps", ones, (distances, kernels))
+        mean = self.param("mean", zeros, SHARES)
+        modes = self.param("modes", zeros, (*SHARES, self.count))
+        fixed = jax.lax.stop_gradient((leads, covariance, levels, ramps, mean, modes))
+
+        def of_record(record):
+            return coordinates(*record, *fixed, self.rate, self.samples)
+
+        records = (beats, length, scale, seen)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.ndim - 1 :]), records)
+        found = jax.lax.map(of_record, flat, batch_size=RECORDS)
+        return found.reshape(*seen.shape[:-1], self.count)
+
+
+RECORDS = 8  # at a time: their responses fit the cache of a CPU
+
+
+def coordinates(
+    beats, length, scale, seen, leads, covariance, levels, ramps, mean, modes, rate, samples
+) -> jax.Array:
+    """Of one record, [f]."""
+    signal, there = record_signal(beats, length, scale, samples)
+    signal = fill_leads(signal, seen, covariance)
+    found = record_shares(signal, there, leads, levels, ramps, rate)
+    known = jnp.any(seen & (scale > 0))
+    return jnp.where(known, jnp.einsum("svc,svcf->f", found - mean, modes), 0.0)
+
+
+def record_shares(signal, there, leads, levels, ramps, rate) -> jax.Array:
+    """All shares [s,v,c] of a signal [l,T]."""
+    return jnp.stack(
+        [
+            shares_over(responses(signal, leads[s], step), there, levels[s], ramps[s])
+            for s, step in enumerate(steps_of(rate))
+        ]
+    )
