@@ -11,6 +11,7 @@ Axis letters: w window of a record, m row, g group, r record, n beat, d feature.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -254,6 +255,7 @@ class LVCG:
           >>> LVCG.load("paper").part_sizes
           {'structure': 256, 'dynamics': 256, 'rhythm': 128}
         """
+        require_no_fork()
         found = load_trained(checkpoint, which)
         return cls(found.config, found.variables, found.name, found.facts)
 
@@ -275,6 +277,7 @@ class LVCG:
           >>> control.checkpoint.split("#")[0]
           'random@seed1'
         """
+        require_no_fork()
         model, subsets = make_model(config), make_subsets(config)
         variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
@@ -417,6 +420,7 @@ class LVCG:
           >>> len(both)
           2
         """
+        require_no_fork()
         # one record
         if not (isinstance(signal, list | tuple) and len(signal) and np.ndim(signal[0]) == 2):
             windows = self._windows(signal, fs, leads, unit, visible)
@@ -596,6 +600,7 @@ class LVCG:
         self, batch: dict[str, np.ndarray], visible: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """A batch (see packing.py) -> the parts [g,r,.], tokens [g,r,n,d] and their mask."""
+        require_no_fork()
         visible = batch["lead_mask"] if visible is None else visible
         return jax.device_get(
             embed_packed(self.model, self.max_beats, self.variables, batch, visible)
@@ -639,6 +644,21 @@ class LVCG:
             **self.lead_facts(rows),
             defects=[row["defects"].split(";") if row["defects"] else [] for row in rows],
             start_seconds=np.array([row["start_seconds"] for row in rows]),
+        )
+
+
+_process: int | None = None  # the first in which a model was used
+
+
+def require_no_fork() -> None:
+    """An InputError in a process that was forked after a model was used: the threads of JAX are not
+    there, and the child would wait for them for ever."""
+    global _process
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise InputError(
+            f"process {os.getpid()} was forked from process {_process}, which has used a model: JAX"
+            " cannot run here; start processes with multiprocessing.get_context('spawn')"
         )
 
 
