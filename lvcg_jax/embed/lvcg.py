@@ -28,6 +28,7 @@ from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import mask_leads, parse_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
+from lvcg_jax.data.out_of_memory import fits_in_memory
 from lvcg_jax.data.packing import pack, read_ahead, silent_batch
 from lvcg_jax.data.windows import (
     Failure,
@@ -575,22 +576,28 @@ class LVCG:
         }
         # batch after batch: the rows of real windows are kept, and must be finite
         shape = max(slots, self.max_beats), rows, self.model.signal_samples
-        for some, batch in read_ahead(pack(windows, *shape)):
-            visible = batch.pop("visible")
-            result = self.embed_batch(batch, visible)
-            for name in self.part_sizes:
-                outputs[name].append(result[name][0, : len(some)])
-            if tokens:
-                outputs["tokens"].append(result["tokens"][result["mask"]])
-            finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
-            wrong = ~np.all(finite, axis=0)
-            if wrong.any():
-                record = some[int(wrong.argmax())]["record_id"]
-                raise InputError(
-                    f"the embedding of record {record} is not finite: {self.checkpoint} has"
-                    " diverged"
-                )
-            found += some
+        memory = fits_in_memory(
+            f"a batch of {rows} windows ({shape[0]} beats)",
+            "close other programs, take smaller weights such as 'small', or give embed_windows"
+            " fewer slots and rows",
+        )
+        with memory:
+            for some, batch in read_ahead(pack(windows, *shape)):
+                visible = batch.pop("visible")
+                result = self.embed_batch(batch, visible)
+                for name in self.part_sizes:
+                    outputs[name].append(result[name][0, : len(some)])
+                if tokens:
+                    outputs["tokens"].append(result["tokens"][result["mask"]])
+                finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
+                wrong = ~np.all(finite, axis=0)
+                if wrong.any():
+                    record = some[int(wrong.argmax())]["record_id"]
+                    raise InputError(
+                        f"the embedding of record {record} is not finite: {self.checkpoint} has"
+                        " diverged"
+                    )
+                found += some
         if not found:
             sizes = self.part_sizes | {"tokens": self.model.feature_dim}
             return [], {name: np.zeros((0, sizes[name]), np.float32) for name in outputs}
