@@ -17,10 +17,14 @@ which the weights were not trained on. No label is read.
 Axis letters: m record, g group, r row of a batch.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import numpy as np
+from ml_collections import FrozenConfigDict
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -53,23 +57,24 @@ def draw_records(data: str, split: str, limit: int) -> list[dict]:
     return list(shard_windows(shards, numbers=draw_patients(patients, limit)))
 
 
-def losses(model: LVCG, windows: list[dict], done) -> np.ndarray:
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def batch_losses(network, max_beats: int, number: int, loss, variables, batch, subsets, view):
+    """The training loss of every record of a batch [g,r], with `number` leads visible."""
+    key = jax.random.fold_in(jax.random.key(0), view)
+    visible = draw_views(key, batch["uid"], batch["lead_mask"], subsets, number)
+    outputs = network.apply(variables, batch, visible, None, max_beats)
+    return network.loss_terms(outputs, batch, visible, loss)["loss"]
+
+
+def losses(model: LVCG, windows: list[dict], done: Callable[[int], object]) -> np.ndarray:
     """The training loss of each record [m], a mean over VIEWS choices of visible leads."""
-    subsets, config, max_beats = make_subsets(model.config), model.config, model.max_beats
-
-    @jax.jit
-    def of_batch(variables, batch, view):
-        key = jax.random.fold_in(jax.random.key(0), view)
-        number = config.geometry.num_visible
-        visible = draw_views(key, batch["uid"], batch["lead_mask"], subsets, number)
-        outputs = model.model.apply(variables, batch, visible, None, max_beats)
-        return model.model.loss_terms(outputs, batch, visible, config.loss)["loss"]  # [g,r]
-
+    number, loss = model.config.geometry.num_visible, FrozenConfigDict(model.config.loss)
+    subsets, fixed = make_subsets(model.config), (model.model, model.max_beats, number, loss)
     found = []
     for some, batch in read_ahead(pack(windows, SLOTS, ROWS)):
         batch.pop("visible")
-        terms = [of_batch(model.variables, batch, view)[0, : len(some)] for view in range(VIEWS)]
-        found.append(np.mean(jax.device_get(terms), axis=0))
+        terms = [batch_losses(*fixed, model.variables, batch, subsets, v) for v in range(VIEWS)]
+        found.append(np.mean(jax.device_get(terms), axis=0)[0, : len(some)])
         done(len(some))
     return np.concatenate(found)
 
@@ -77,7 +82,8 @@ def losses(model: LVCG, windows: list[dict], done) -> np.ndarray:
 def attack(x: np.ndarray, member: np.ndarray) -> np.ndarray:
     """How much each row [m,d] looks like a member, learned from the other rows."""
     fit = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=2000))
-    folds = KFold(5, shuffle=True, random_state=0)
+    # as many members in every fold: else a fold's intercept would know of those that are left out
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
     return cross_val_predict(fit, x, member, cv=folds, method="decision_function")
 
 

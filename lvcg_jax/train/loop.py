@@ -289,8 +289,8 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
 
     memory = fits_in_memory(
         f"a step of {config.data.batch_size} records in {config.optim.accumulate} parts",
-        "raise optim.accumulate, which computes the same in smaller parts, or lower data.batch_size"
-        " in a new run; the last checkpoint is intact",
+        "set model.remat=True, with which this run may go on, or start another one with a larger"
+        " optim.accumulate or a lower data.batch_size; the last checkpoint is intact",
     )
     with everything_closed() as closers, memory:
         # ---- Checkpoint or fresh start: parameters are made on the devices where they live ----

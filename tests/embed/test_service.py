@@ -64,12 +64,14 @@ def test_ctrl_c_between_batches_leaves_a_model_that_works(model, monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return whole(*arguments)
 
+    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     monkeypatch.setattr(model, "embed_batch", interrupted)
     threads = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         model.embed_windows(windows, *one_by_one)
     assert len(batches) == 2 and threading.active_count() == threads
     monkeypatch.undo()
+    signal.signal(signal.SIGINT, ctrl_c)
     _, again = model.embed_windows(windows, *one_by_one)
     for name, values in expected.items():
         np.testing.assert_array_equal(again[name], values)
