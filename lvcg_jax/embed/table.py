@@ -144,11 +144,11 @@ def rename(table: Table, names: Pseudonyms | None) -> Table:
     """The table with pseudonyms in the place of ids; as it is without `names`."""
     if names is None:
         return table
-    ids = {
-        name: np.array([names.of(text) for text in getattr(table, name).tolist()], str)
-        for name in ("record_id", "patient_id")
-    }
-    return replace(table, **ids)
+    records, patients = (
+        np.array([names.of(text) for text in ids.tolist()], str)
+        for ids in (table.record_id, table.patient_id)
+    )
+    return replace(table, record_id=records, patient_id=patients)
 
 
 def beat_weighted_mean(rows: np.ndarray, num_beats: np.ndarray) -> np.ndarray:
