@@ -3,19 +3,15 @@ nothing lost."""
 
 import resource
 import shutil
-import signal
 import socket
 import subprocess
 from functools import partial
 
-import pytest
 from helpers import commands
 from helpers.commands import QUICK_FLAGS, assert_one_line_error, train_arguments, wait_for_step
 
 from data_prep.dataset.shards import ShardSet
-from lvcg_jax import LVCG
-from lvcg_jax.runs.checkpoint import Checkpoints, open_run
-from lvcg_jax.train.loop import train_and_evaluate
+from lvcg_jax.runs.checkpoint import open_run
 
 run, start = partial(commands.run, quick=True), partial(commands.start, quick=True)
 LONG = (
@@ -49,31 +45,6 @@ def test_a_full_disk_ends_the_run_in_one_line_and_the_last_checkpoint_is_usable(
     done = finished(process)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "resuming" in done.stderr
-
-
-def test_ctrl_c_while_a_checkpoint_is_written_leaves_a_usable_run(
-    smoke, trained_run, tmp_path, monkeypatch
-):
-    run, save = tmp_path / "run", Checkpoints.save
-    shutil.copytree(trained_run, run)
-    shutil.rmtree(run / "checkpoints" / str(smoke.train.steps))
-    before = LVCG.load(run, "latest").step
-    smoke.train.checkpoint_every = 1
-
-    def interrupted(self, step, state):
-        save(self, step, state)  # it goes on in the background
-        signal.raise_signal(signal.SIGINT)
-
-    ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-    monkeypatch.setattr(Checkpoints, "save", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train_and_evaluate(smoke, run)
-    monkeypatch.undo()
-    signal.signal(signal.SIGINT, ctrl_c)
-    assert LVCG.load(run, "latest").step == before + 1
-    assert train_and_evaluate(smoke, run) == "finished"
-    assert LVCG.load(run, "latest").step == smoke.train.steps
-    assert not list(run.rglob("*tmp*"))
 
 
 def test_a_shard_that_goes_bad_under_a_run_is_named(quick_shards, tmp_path):
