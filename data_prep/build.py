@@ -23,8 +23,10 @@ from pathlib import Path
 
 from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.pseudonyms import FLAG, read_key
 from data_prep.base.words import printable
 from data_prep.corpora.corpus import CORPORA, apply_splits, open_corpus
+from data_prep.corpora.pseudonymous import pseudonymise
 from data_prep.dataset import shards
 from data_prep.dataset.builder import build
 from data_prep.ecg.preprocess import Preprocess
@@ -107,6 +109,7 @@ def make_parser() -> Parser:
         help="input records per shard (default 1024)",
     )
     add("--limit", type=positive_int, help="only the first N records of the corpus")
+    add("--pseudonyms", **FLAG)
     return parser
 
 
@@ -115,10 +118,11 @@ def main(argv: list[str] | None = None) -> int:
     args, rest = parser.parse_known_args(argv)
     if rest and args.runner == "local":
         parser.error(parser.unknown(rest[0]))
-    preprocess = parse_overrides(args.preprocess)
+    preprocess, names = parse_overrides(args.preprocess), read_key(args.pseudonyms)
     corpus = open_corpus(args.corpus, args.raw, parse_pairs("option", args.option))
     if args.splits:
         corpus = apply_splits(corpus, args.splits)
+    corpus = pseudonymise(corpus, names)
     metadata = build(
         corpus,
         args.out,

@@ -79,6 +79,10 @@ COMMANDS = {
         ),
         "readout": ("lvcg_jax.studies.readout", "read diagnoses in records of derived leads"),
         "shift": ("lvcg_jax.studies.shift", "compare embeddings of a record cut a little later"),
+        "membership": (
+            "lvcg_jax.studies.membership",
+            "test whether a model shows whom it was trained on",
+        ),
         "geometry_report": (
             "lvcg_jax.studies.geometry_report",
             "hold lead directions against Frank leads",

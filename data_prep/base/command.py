@@ -17,13 +17,15 @@ from data_prep.base.memory import keep_freed_memory
 
 # of the system's errors, those that only a disk that is full, read-only or not ours gives
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
+# and those of a disk, a network folder or a bucket's mount that has gone
+LOST = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN)
 
 
 def run_command(
     main: Callable[[list[str] | None], int | None], argv: list[str] | None = None
 ) -> None:
     """Runs a command: exit code 0 on success, 2 and one line on an InputError or a disk that cannot
-    be written, 130 on Ctrl-C."""
+    be written or has gone, 130 on Ctrl-C."""
     keep_freed_memory()
     try:
         sys.exit(main(argv) or 0)
@@ -35,11 +37,13 @@ def run_command(
         atexit._run_exitfuncs()
         os._exit(2)
     except OSError as error:
-        if error.errno not in NOT_WRITTEN:
+        what, remedy = "cannot be written", "make room, or choose another place"
+        if error.errno in LOST:
+            what, remedy = "cannot be reached", "mount it again, and start the same command again"
+        elif error.errno not in NOT_WRITTEN:
             raise
         place = error.filename or "a file"
-        remedy = "make room, or choose another place"
-        print(f"error: {place}: cannot be written ({error.strerror}); {remedy}", file=sys.stderr)
+        print(f"error: {place}: {what} ({error.strerror}); {remedy}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

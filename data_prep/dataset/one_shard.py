@@ -29,6 +29,12 @@ from data_prep.ecg.preprocess import Preprocess, Unusable, Window, left_out_word
 from data_prep.ecg.record import RecordRef
 
 PARTS = "parts"
+# what is wrong with a disk -> the system's errors that say so, and what to do
+DISKS = {
+    "disk full": ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    "read-only": ((errno.EROFS,), "make it writable"),
+    "cannot be reached": ((errno.EIO, errno.ESTALE, errno.ENOTCONN), "mount it again"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,21 +107,21 @@ def part(out: Path, shard: Shard) -> dict:
 
 @contextlib.contextmanager
 def disk_full(out: Path) -> Iterator[None]:
-    """Reports a full disk in one line; ArrayRecord raises a RuntimeError for it, Python an
-    OSError."""
+    """Reports a disk that is full, read-only or gone in one line; ArrayRecord raises a RuntimeError
+    for it, Python an OSError."""
     try:
         yield
     except (OSError, RuntimeError) as error:
         cause: BaseException | None = error
         while cause is not None:
             number = getattr(cause, "errno", None)
-            if number in (errno.ENOSPC, errno.EDQUOT) or re.search(
-                "No space left|quota exceeded", str(cause)
-            ):
-                raise InputError(
-                    f"{out}: disk full; make room and run the same command again,"
-                    " finished shards are kept"
-                ) from error
+            for what, (numbers, remedy) in DISKS.items():
+                words = "|".join(os.strerror(one) for one in numbers)
+                if number in numbers or re.search(words, str(cause), re.IGNORECASE):
+                    raise InputError(
+                        f"{out}: {what}; {remedy} and run the same command again,"
+                        " finished shards are kept"
+                    ) from error
             cause = cause.__context__
         raise
 

@@ -20,7 +20,9 @@ from pathlib import Path
 from data_prep.base.command import Parser, natural_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.lock import only_one
+from data_prep.base.pseudonyms import read_key
 from data_prep.corpora.corpus import Corpus, open_corpus
+from data_prep.corpora.pseudonymous import pseudonymise
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
@@ -74,6 +76,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         help="the control: the run's model with random weights",
     )
     add("--labels", metavar="CSV", help="labels of --folder (default FOLDER/labels.csv, if there)")
+    add_shared(parser, "pseudonyms")
     add_shared(parser.add_argument_group("of --record and --folder"), "rate", "unit", "lead_names")
     args = parser.parse_args(argv)
 
@@ -99,6 +102,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         if getattr(args, name) is not None and args.record is None and args.folder is None:
             raise InputError(f"--{name} is for --record: other sources say it themselves")
     args.leads = parse_leads(args.leads) if args.leads is not None else None
+    args.pseudonyms = read_key(args.pseudonyms)
     return args
 
 
@@ -123,6 +127,8 @@ def main(argv: list[str] | None = None) -> int:
         corpus = open_corpus("files", args.folder, {name: getattr(args, name) for name in names})
     else:
         corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
+    if corpus is not None:
+        corpus = pseudonymise(corpus, args.pseudonyms)
     check_place(Path(args.out))
     with only_one(f"{args.out}.lock", f"{Path(args.out).name} is being written"):
         return write_table(args, corpus)
@@ -144,7 +150,7 @@ def write_table(args: argparse.Namespace, corpus: Corpus | None) -> int:
     try:
         if args.data is not None:
             splits = args.splits.split(",") if args.splits else None
-            table = embed_dataset(model, args.data, splits=splits, **options)
+            table = embed_dataset(model, args.data, splits=splits, names=args.pseudonyms, **options)
         else:
             table = embed_corpus(model, corpus, **options)
             print("".join(f"note: {note}\n" for note in corpus.all_notes()), end="")

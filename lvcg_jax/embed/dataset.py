@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from data_prep.base.csv_cells import csv_text
 from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
+from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.record import RecordRef
@@ -20,7 +22,7 @@ from lvcg_jax import __version__
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.data.windows import Failure, corpus_windows, shard_windows, show_only
 from lvcg_jax.embed.lvcg import LVCG, join_parts
-from lvcg_jax.embed.table import Table, record_rows, window_table
+from lvcg_jax.embed.table import Table, record_rows, rename, window_table
 
 
 def embed_dataset(
@@ -31,6 +33,7 @@ def embed_dataset(
     failures: list[Failure] | None = None,
     progress: bool = True,
     limit: int | None = None,
+    names: Pseudonyms | None = None,
     **options,
 ) -> Table:
     """The embedding table of a data set.
@@ -42,6 +45,7 @@ def embed_dataset(
       failures: a list for what cannot be embedded; without one that is an error.
       progress: show a progress bar.
       limit: at most so many windows of each split, chosen as `list_entries` does.
+      names: pseudonyms in the place of ids, also in `failures`.
       **options: `leads`, `rows` and `tokens` of `embed_table`.
     """
     metadata, found = read_metadata(data), [] if failures is None else failures
@@ -59,7 +63,9 @@ def embed_dataset(
         windows = itertools.chain.from_iterable(
             shard_windows(shards, bar.update, numbers) for shards, numbers in parts
         )
-        table = embed_table(model, windows, metadata["tasks"], found, **options)
+        table = rename(embed_table(model, windows, metadata["tasks"], found, **options), names)
+    if names is not None:
+        found[:] = [replace(failure, record_id=names.of(failure.record_id)) for failure in found]
     return table if failures is not None else _complete(table, found)
 
 

@@ -11,6 +11,7 @@ Axis letters: w window of a record, m row, g group, r record, n beat, d feature.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import mask_leads, parse_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
+from lvcg_jax.data.out_of_memory import fits_in_memory
 from lvcg_jax.data.packing import pack, read_ahead, silent_batch
 from lvcg_jax.data.windows import (
     Failure,
@@ -254,6 +256,7 @@ class LVCG:
           >>> LVCG.load("paper").part_sizes
           {'structure': 256, 'dynamics': 256, 'rhythm': 128}
         """
+        require_no_fork()
         found = load_trained(checkpoint, which)
         return cls(found.config, found.variables, found.name, found.facts)
 
@@ -275,6 +278,7 @@ class LVCG:
           >>> control.checkpoint.split("#")[0]
           'random@seed1'
         """
+        require_no_fork()
         model, subsets = make_model(config), make_subsets(config)
         variables = _initialise(model, config.preprocess.max_beats, seed)
         params, batch_stats = variables["params"], variables.get("batch_stats", {})
@@ -422,6 +426,7 @@ class LVCG:
           >>> len(both)
           2
         """
+        require_no_fork()
         # one record
         if not (isinstance(signal, list | tuple) and len(signal) and np.ndim(signal[0]) == 2):
             windows = self._windows(signal, fs, leads, unit, visible)
@@ -576,22 +581,28 @@ class LVCG:
         }
         # batch after batch: the rows of real windows are kept, and must be finite
         shape = max(slots, self.max_beats), rows, self.model.signal_samples
-        for some, batch in read_ahead(pack(windows, *shape)):
-            visible = batch.pop("visible")
-            result = self.embed_batch(batch, visible)
-            for name in self.part_sizes:
-                outputs[name].append(result[name][0, : len(some)])
-            if tokens:
-                outputs["tokens"].append(result["tokens"][result["mask"]])
-            finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
-            wrong = ~np.all(finite, axis=0)
-            if wrong.any():
-                record = some[int(wrong.argmax())]["record_id"]
-                raise InputError(
-                    f"the embedding of record {record} is not finite: {self.checkpoint} has"
-                    " diverged"
-                )
-            found += some
+        memory = fits_in_memory(
+            f"a batch of {rows} windows ({shape[0]} beats)",
+            "close other programs, take smaller weights such as 'small', or give embed_windows"
+            " fewer slots and rows",
+        )
+        with memory:
+            for some, batch in read_ahead(pack(windows, *shape)):
+                visible = batch.pop("visible")
+                result = self.embed_batch(batch, visible)
+                for name in self.part_sizes:
+                    outputs[name].append(result[name][0, : len(some)])
+                if tokens:
+                    outputs["tokens"].append(result["tokens"][result["mask"]])
+                finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
+                wrong = ~np.all(finite, axis=0)
+                if wrong.any():
+                    record = some[int(wrong.argmax())]["record_id"]
+                    raise InputError(
+                        f"the embedding of record {record} is not finite: {self.checkpoint} has"
+                        " diverged"
+                    )
+                found += some
         if not found:
             sizes = self.part_sizes | {"tokens": self.model.feature_dim}
             return [], {name: np.zeros((0, sizes[name]), np.float32) for name in outputs}
@@ -601,6 +612,7 @@ class LVCG:
         self, batch: dict[str, np.ndarray], visible: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """A batch (see packing.py) -> the parts [g,r,.], tokens [g,r,n,d] and their mask."""
+        require_no_fork()
         visible = batch["lead_mask"] if visible is None else visible
         return jax.device_get(
             embed_packed(self.model, self.max_beats, self.variables, batch, visible)
@@ -644,6 +656,21 @@ class LVCG:
             **self.lead_facts(rows),
             defects=[row["defects"].split(";") if row["defects"] else [] for row in rows],
             start_seconds=np.array([row["start_seconds"] for row in rows]),
+        )
+
+
+_process: int | None = None  # the first in which a model was used
+
+
+def require_no_fork() -> None:
+    """An InputError in a process that was forked after a model was used: the threads of JAX are not
+    there, and the child would wait for them for ever."""
+    global _process
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise InputError(
+            f"process {os.getpid()} was forked from process {_process}, which has used a model: JAX"
+            " cannot run here; start processes with multiprocessing.get_context('spawn')"
         )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import cannot_write, ordinary, whole_file
+from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.base.words import in_all, list_some
 from lvcg_jax.data.windows import lead_names
 from lvcg_jax.text.notebook import facts_html, part_words, to_frame
@@ -137,6 +138,17 @@ def window_table(
             "defects": column("defects"),
         },
     )
+
+
+def rename(table: Table, names: Pseudonyms | None) -> Table:
+    """The table with pseudonyms in the place of ids; as it is without `names`."""
+    if names is None:
+        return table
+    records, patients = (
+        np.array([names.of(text) for text in ids.tolist()], str)
+        for ids in (table.record_id, table.patient_id)
+    )
+    return replace(table, record_id=records, patient_id=patients)
 
 
 def beat_weighted_mean(rows: np.ndarray, num_beats: np.ndarray) -> np.ndarray:

@@ -17,7 +17,9 @@ from pathlib import Path
 
 from data_prep.base.command import Parser, run_command
 from data_prep.base.errors import InputError
+from data_prep.base.pseudonyms import read_key
 from data_prep.corpora.corpus import open_corpus
+from data_prep.corpora.pseudonymous import pseudonymise
 from data_prep.dataset.shards import read_metadata
 from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
@@ -30,7 +32,7 @@ from lvcg_jax.embed.dataset import (
     write_failures,
 )
 from lvcg_jax.embed.lvcg import LVCG
-from lvcg_jax.embed.table import Table, load_table
+from lvcg_jax.embed.table import Table, load_table, rename
 from lvcg_jax.predict.table import (
     ROWS,
     check_ending,
@@ -67,6 +69,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         default=ROWS[0],
         help="one row per record (default), or per window of it",
     )
+    add_shared(parser, "pseudonyms")
     add_shared(parser.add_argument_group("of --record and --folder"), "rate", "unit", "lead_names")
     args = parser.parse_args(argv)
 
@@ -86,6 +89,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         if getattr(args, name) is not None and args.embeddings is not None:
             raise InputError(f"--{name} does not go with --embeddings: they are made already")
     args.leads = parse_leads(args.leads) if args.leads is not None else None
+    args.pseudonyms = read_key(args.pseudonyms)
     return args
 
 
@@ -104,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     failures: list[Failure] = []
     try:
         if args.embeddings is not None:
-            table = load_table(args.embeddings)
+            table = rename(load_table(args.embeddings), args.pseudonyms)
         else:
             table = _embed(args, paths[0], loaded, failures)
         columns = predict_table(loaded, table, args.rows)
@@ -143,7 +147,8 @@ def _embed(
         head.require(model.checkpoint, model.preprocess.hash())
     options = {"leads": args.leads, "failures": failures}
     if args.data is not None:
-        return embed_dataset(model, args.data, **options)
+        return embed_dataset(model, args.data, names=args.pseudonyms, **options)
+    corpus = pseudonymise(corpus, args.pseudonyms)
     return embed_corpus(model, corpus, progress=args.record is None, **options)
 
 

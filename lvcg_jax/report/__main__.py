@@ -21,6 +21,7 @@ from absl import logging
 from data_prep.base.command import Parser, natural_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
+from data_prep.base.pseudonyms import read_key
 from lvcg_jax.text.flags import add_shared
 
 RUN_FILES = {
@@ -60,6 +61,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         metavar="SHARDS",
         help="shards (default: the run's own, if they are still there)",
     )
+    add_shared(parser, "pseudonyms")
 
     add = parser.add_argument_group("of a run").add_argument
     for name, (kind, words) in RUN_FILES.items():
@@ -94,6 +96,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         path = getattr(args, name)
         if path is not None and not path.exists():
             raise InputError(f"--{name}={path}: no such file or folder; give the {words}")
+    args.pseudonyms = read_key(args.pseudonyms)
     return args
 
 
@@ -103,11 +106,12 @@ def main(argv: list[str] | None = None) -> int:
     from lvcg_jax.embed.dataset import check_place
     from lvcg_jax.text.pages import command_line
 
+    names = args.pseudonyms
     command = command_line("report", argv)
-
-    out = args.out or (
-        args.run / "report.html" if args.run else Path(f"{Path(args.record).stem}-report.html")
-    )
+    name = "" if args.run else Path(args.record).stem
+    if names is not None:  # a command line holds names of files, which are names of records
+        command, name = "lvcg report --pseudonyms=KEYFILE", names.of(name)
+    out = args.out or (args.run / "report.html" if args.run else Path(f"{name}-report.html"))
     if args.run is None or args.run.is_dir():
         check_place(out)
     if args.run:
@@ -122,6 +126,7 @@ def main(argv: list[str] | None = None) -> int:
             default.map_rows if args.map_rows is None else args.map_rows,
             args.tsne != "no",
             command,
+            names,
         )
         text = run.run_page(options, print)
     else:
@@ -134,7 +139,7 @@ def main(argv: list[str] | None = None) -> int:
             for name in ("leads", "reference", "data", "rate", "unit", "lead_names")
         }
         options = record.Options(
-            args.record, checkpoint, **how, start=args.start or 0.0, command=command
+            args.record, checkpoint, **how, start=args.start or 0.0, command=command, names=names
         )
         text = record.record_page(options)
     write_whole(out, text)

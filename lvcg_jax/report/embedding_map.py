@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from data_prep.base.pseudonyms import Pseudonyms
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe.labels import in_order
 from lvcg_jax.report.page import macros, parts
@@ -118,11 +119,20 @@ def label_rows(table: Table, rows: np.ndarray) -> list[dict]:
     ]
 
 
-def map_names(table: Table, rows: np.ndarray) -> list[str]:
+def shown_name(table: Table, row: int, names: Pseudonyms | None = None) -> str:
+    """A record on a page: its id or pseudonym. Of a training record the row alone, so that a page
+    names nobody whom a model was trained on; who has the table can look it up."""
+    if table.split[row] == "train":
+        return f"training record, row {row} of the table"
+    name = str(table.record_id[row])
+    return name if names is None else names.of(name)
+
+
+def map_names(table: Table, rows: np.ndarray, names: Pseudonyms | None = None) -> list[str]:
     """What the pointer shows first: the record, and the window if there are several."""
     several = table.window is not None and len(set(table.window[rows].tolist())) > 1
     return [
-        f"{table.record_id[i]}, window {table.window[i]}" if several else str(table.record_id[i])
+        shown_name(table, i, names) + (f", window {table.window[i]}" if several else "")
         for i in rows
     ]
 

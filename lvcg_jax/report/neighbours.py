@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from data_prep.base.errors import InputError
+from data_prep.base.pseudonyms import Pseudonyms
 from lvcg_jax.embed.table import Table
 from lvcg_jax.report import embedding_map
 from lvcg_jax.report.page import parts
@@ -41,13 +42,20 @@ def check_reference(table: Table, checkpoint: str, preprocess_hash: str, path: s
         )
 
 
-def nearest(table: Table, embedding: np.ndarray, record_id: str, k: int = 10) -> Neighbours:
-    """The k records of a table that are most like an embedding [d]; the record itself, by name or
-    path, is left out."""
+def nearest(
+    table: Table,
+    embedding: np.ndarray,
+    record_id: str,
+    k: int = 10,
+    names: Pseudonyms | None = None,
+) -> Neighbours:
+    """The k records of a table that are most like an embedding [d]; the record itself, by name,
+    path or pseudonym, is left out."""
     spread = mean_and_scale(table.embedding.astype(np.float64))
     similarity = unit_rows(table.embedding, *spread) @ unit_rows(embedding, *spread)
+    known = {record_id} if names is None else {record_id, names.of(record_id)}
     own = np.array(
-        [name == record_id or name.endswith(f"/{record_id}") for name in table.record_id.tolist()]
+        [name in known or name.endswith(f"/{record_id}") for name in table.record_id.tolist()]
     )
     order = np.argsort(-np.where(own, -np.inf, similarity), kind="stable")
     seen, kept = set(), []
@@ -78,11 +86,16 @@ def label_shares(table: Table, found: Neighbours) -> list[tuple[str, str, int, i
 
 
 def neighbour_section(
-    table: Table, path: str, embedding: np.ndarray, record_id: str, command: str
+    table: Table,
+    path: str,
+    embedding: np.ndarray,
+    record_id: str,
+    command: str,
+    names: Pseudonyms | None = None,
 ) -> Markup:
     """The records of a table nearest to an embedding [d], their labels, and where it lies among
     them."""
-    found = nearest(table, embedding, record_id)
+    found = nearest(table, embedding, record_id, names=names)
     if not len(found.rows):
         raise InputError(
             f"{path} holds no other record than {record_id}: give a larger --reference"
@@ -93,7 +106,7 @@ def neighbour_section(
             f"{task}: {', '.join(names) or 'none'}"
             for task, names in sorted(table.labels[i].items())
         )
-        name, split = str(table.record_id[i]), str(table.split[i]) or "-"
+        name, split = embedding_map.shown_name(table, i, names), str(table.split[i]) or "-"
         rows.append([name, f"{value:.2f}", labels or "not labelled", split])
     text = parts.table(["record", "similarity", "labels", "split"], rows)
     rows = [
@@ -110,7 +123,8 @@ def neighbour_section(
         f" The labels are those of other people's records, not a finding in this one.{own}"
     )
     text += parts.paragraph(words, "soft")
-    return text + _map(table, path, found, embedding, record_id, command)
+    own = record_id if names is None else names.of(record_id)
+    return text + _map(table, path, found, embedding, own, command, names)
 
 
 def _map(
@@ -120,6 +134,7 @@ def _map(
     embedding: np.ndarray,
     record_id: str,
     command: str,
+    names: Pseudonyms | None,
 ) -> Markup:
     """PCA of the reference set with the record and its neighbours ringed."""
     some = embedding_map.choose_rows(table, embedding_map.MOST_ROWS - len(found.rows))
@@ -130,10 +145,10 @@ def _map(
     if drawn is None:
         return Markup()
     tasks = [task | {"rows": task["rows"] + ";-"} for task in embedding_map.label_rows(table, rows)]
-    names = [*embedding_map.map_names(table, rows), f"this record ({record_id})"]
+    shown = [*embedding_map.map_names(table, rows, names), f"this record ({record_id})"]
     marks = [(int(np.searchsorted(rows, i)), "") for i in found.rows] + [(len(rows), "this record")]
     caption = (
         f"{len(rows):,} records of {Path(path).name}; rings: the {len(found.rows)} nearest, and"
         " this record."
     )
-    return embedding_map.maps_figure(drawn[:1], names, tasks, caption, command, marks)
+    return embedding_map.maps_figure(drawn[:1], shown, tasks, caption, command, marks)

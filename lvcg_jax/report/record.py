@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from data_prep.base.errors import InputError
+from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.ecg import ecg_paper, morphology, quality, signal
 from data_prep.ecg.delineate import delineate
 from data_prep.ecg.geometry import describe_view, lead_matrix
@@ -51,6 +52,7 @@ class Options:
     lead_names: str | None = None
     start: float = 0.0
     command: str = ""
+    names: Pseudonyms | None = None  # in the place of ids
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ def open_study(options: Options, reference: Table | None) -> Study:
     whole = open_view(options.record, None, *how) if wanted else view
     span = slice(round(options.start * record.rate), round((options.start + SECONDS) * record.rate))
     record = replace(record, signal=record.signal[span])
+    if options.names is not None:  # what else the file says is left out with the name
+        own = options.names.of(record.record_id)
+        record = replace(record, record_id=own, path="", info={}, notes=[])
+        view, whole = (replace(one, record_id=own, notes=[]) for one in (view, whole))
     visible = [lead for lead, there in zip(LEADS, view.visible, strict=True) if there]
 
     matrix = lead_matrix(GEOMETRY)
@@ -323,7 +329,8 @@ def record_page(options: Options) -> str:
     ]
     if reference is not None:
         where = (reference, str(options.reference))
-        near = neighbour_section(*where, study.embedding.mean, record_id, command)
+        own = Path(options.record).stem
+        near = neighbour_section(*where, study.embedding.mean, own, command, options.names)
         sections.append(Section("neighbours", "Nearest neighbours", near))
     info = "".join(f"; {name}: {value}" for name, value in study.record.info.items())
     length = f"{study.seconds:.1f} s at {study.record.rate:g} Hz"

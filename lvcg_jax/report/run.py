@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import require_local
+from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg import ecg_paper, loops
 from data_prep.ecg.geometry import dipole_matrix, subset_facts
@@ -58,6 +59,7 @@ class Options:
     map_rows: int = embedding_map.MOST_ROWS
     tsne: bool = True
     command: str = ""
+    names: Pseudonyms | None = None  # in the place of ids
 
 
 def find_input(run: Path, name: str) -> Path | None:
@@ -211,6 +213,10 @@ def overlay_section(options: Options, config) -> Markup:
         over = np.where(hidden[:, None], derived["lvcg"], np.nan)
         tracing = ecg_paper.Tracing(mv, steps.rate, {"derived by the model": over}, hidden)
         name, seen = row.entry.record_id, ", ".join(np.array(LEADS)[mask_leads(row.visible)])
+        if options.names is not None:
+            name = options.names.of(name)
+        if split == "train":  # no page names a training record
+            name = f"number {row.entry.index}"
         scores = score_leads(truth, derived["lvcg"], hidden)
         r2 = record_values({part: values[None] for part, values in scores.items()})["r2_mv"][0]
         caption = (
@@ -252,7 +258,7 @@ def map_section(path: Path, options: Options, say: Callable[[str], None]) -> Mar
     if len(maps) > 1:
         caption += " In t-SNE only neighbourhoods mean something, not distances or sizes of groups."
     command = f"lvcg embed --checkpoint={shown(options.run)} --data=SHARDS --out={path.name}"
-    names = embedding_map.map_names(table, rows)
+    names = embedding_map.map_names(table, rows, options.names)
     tasks = embedding_map.label_rows(table, rows)
     return embedding_map.maps_figure(maps, names, tasks, caption, command)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from data_prep.base.command import RECORD_FLAGS, positive_int
 from data_prep.base.errors import InputError
+from data_prep.base.pseudonyms import FLAG
 
 
 def fractions(text: str) -> list[float]:
@@ -53,6 +54,7 @@ SHARED = {
         "metavar": "LEADS",
         "help": "visible leads, e.g. II,V2,V5; may be repeated",
     },
+    "pseudonyms": FLAG,
 } | RECORD_FLAGS
 
 

@@ -29,6 +29,7 @@ from lvcg_jax.config.folders import Folder, read_folders
 from lvcg_jax.config.inputs import as_geometry, make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, train_batches
 from lvcg_jax.data.mixture import Mixture, describe_sets, shared_signals
+from lvcg_jax.data.out_of_memory import fits_in_memory
 from lvcg_jax.runs.checkpoint import (
     LOCK,
     Checkpoints,
@@ -286,7 +287,12 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
     abstract = jax.eval_shape(init, 0)
     shardings = state_sharding(mesh, abstract, config)
 
-    with everything_closed() as closers:
+    memory = fits_in_memory(
+        f"a step of {config.data.batch_size} records in {config.optim.accumulate} parts",
+        "set model.remat=True, with which this run may go on, or start another one with a larger"
+        " optim.accumulate or a lower data.batch_size; the last checkpoint is intact",
+    )
+    with everything_closed() as closers, memory:
         # ---- Checkpoint or fresh start: parameters are made on the devices where they live ----
         identities = [data_identity(shards.metadata, config.data.splits) for shards in sets]
         identity = mixed_identity(identities, weights)

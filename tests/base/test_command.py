@@ -92,15 +92,24 @@ def test_a_mistake_in_a_flag_is_one_line_that_names_it(parser, argument, told):
     assert str(error.value) == f"{told} (lvcg try --help lists the flags)"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_cannot_be_written_is_one_line(number, capsys):
+@pytest.mark.parametrize(
+    "number, what",
+    [
+        (errno.ENOSPC, "cannot be written"),
+        (errno.EROFS, "cannot be written"),
+        (errno.EACCES, "cannot be written"),
+        (errno.ESTALE, "cannot be reached"),
+        (errno.EIO, "cannot be reached"),
+    ],
+)
+def test_a_disk_that_cannot_be_written_or_has_gone_is_one_line(number, what, capsys):
     def main(argv):
         raise OSError(number, os.strerror(number), "out/table.md")
 
     with pytest.raises(SystemExit) as end:
         run_command(main)
     said = capsys.readouterr().err
-    assert end.value.code == 2 and said.startswith("error: out/table.md: cannot be written (")
+    assert end.value.code == 2 and said.startswith(f"error: out/table.md: {what} (")
     assert said.count("\n") == 1
 
 

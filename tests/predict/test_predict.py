@@ -11,6 +11,7 @@ import pytest
 from helpers.commands import assert_one_line_error, run
 
 from data_prep.base.errors import InputError
+from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.formats.any_file import read_any
 from lvcg_jax import LVCG
 from lvcg_jax.embed.dataset import embed_dataset
@@ -234,3 +235,14 @@ def test_packaged_heads_belong_to_packaged_weights():
         assert head.facts["preprocess_hash"] == facts["preprocess_hash"]
         assert head.facts["parts"] == facts["parts"] and heads.weights_of(path, head) == "best"
         assert head.facts["scores"]["calibration"]["ece"] <= 0.03
+
+
+def test_answers_leave_the_house_under_pseudonyms(saved, tmp_path):
+    (tmp_path / "key").write_bytes(b"k" * 16)
+    names, table = Pseudonyms(b"k" * 16), load_table(saved / "emb.npz")
+    flags = [f"--head={saved / 'rhythm.safetensors'}", f"--embeddings={saved / 'emb.npz'}"]
+    out = tmp_path / "answers.csv"
+    assert door.main([*flags, f"--out={out}", f"--pseudonyms={tmp_path / 'key'}"]) == 0
+    assert read(out).keys() == {names.of(name) for name in table.record_id.tolist()}
+    text = out.read_text()
+    assert not [name for name in {*table.record_id, *table.patient_id} if name in text]

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from helpers.commands import assert_one_line_error, run
 from helpers.report_files import dipole_record, write_geometry, write_robustness
 
 from data_prep.base.errors import InputError
+from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.table import Table, load_table, save_table
@@ -171,7 +173,9 @@ def test_map_names_the_record_under_the_pointer_and_takes_colours(browser, run_h
             if browser.run(f"getComputedStyle({tip}).display") != "none":
                 names.append(browser.run(f"{tip}.innerText"))
     assert names and all(
-        name.startswith("records/") and "diagnosis: " in name and "split: " in name
+        name.startswith(("records/", "training record"))
+        and "diagnosis: " in name
+        and "split: " in name
         for name in names
     )
     before = browser.run("document.getElementById('legend').innerText")
@@ -336,6 +340,32 @@ def test_pages_need_nothing_from_elsewhere_and_name_no_machine(run_html, record_
         html = path.read_text()
         assert "://" not in html and not re.search(r"<(link|img|iframe)|\bsrc=|@import|url\(", html)
         assert str(path.parent.parent) not in html and "<i>ird" not in html
+
+
+def test_pages_and_their_model_card_name_no_training_record(full_run, run_html, record_html):
+    table = load_table(full_run / "embeddings.npz")
+    trained = table.record_id[table.split == "train"].tolist()
+    assert len(trained) > 50
+    for path in (run_html, record_html):
+        text = path.read_text()
+        assert not [name for name in trained if name in text], path.name
+    assert any(name in run_html.read_text() for name in table.record_id.tolist())
+
+
+def test_a_page_under_pseudonyms_names_nobody(full_run, shards_dir, tmp_path, monkeypatch):
+    table = load_table(full_run / "embeddings.npz")
+    path = dipole_record(tmp_path / "Doe-1970.csv")
+    (tmp_path / "key").write_bytes(b"k" * 16)
+    names = Pseudonyms(b"k" * 16)
+    flags = [f"--checkpoint={full_run}", f"--reference={full_run / 'embeddings.npz'}"]
+    flags += ["--rate=250", "--unit=mV", f"--pseudonyms={tmp_path / 'key'}"]
+    monkeypatch.chdir(tmp_path)
+    assert report_door.main([f"--record={path}", *flags]) == 0
+    html = Path(f"{names.of('Doe-1970')}-report.html").read_text()
+    hidden = [*table.record_id, *table.patient_id, "Doe-1970"]
+    assert not [name for name in hidden if name in html]
+    tested = names.of(str(table.record_id[table.split == "test"][0]))
+    assert tested in html and f"ECG record {names.of('Doe-1970')}" in html
 
 
 def test_hostile_names_are_shown_and_never_run(browser, full_run, tmp_path):
