@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from data_prep.base.errors import InputError
 
 if TYPE_CHECKING:  # so that editors and type checkers see them; loaded by __getattr__ otherwise
-    from lvcg_jax.embed.lvcg import LVCG, Embedding, Prediction
+    from lvcg_jax.embed.answers import Embedding, Prediction
+    from lvcg_jax.embed.lvcg import LVCG
 
 __version__ = "0.1.0"
 __all__ = ["LVCG", "Embedding", "InputError", "Prediction"]

@@ -20,7 +20,8 @@ from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import Record
 from data_prep.formats.any_file import read_any
 from lvcg_jax.config.folders import trained_folders
-from lvcg_jax.embed.lvcg import LVCG, Embedding
+from lvcg_jax.embed.answers import Embedding
+from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.reconstruct.lead_sizes import LeadSizes, sizes_of_facts
 from lvcg_jax.reconstruct.methods import make_methods
