@@ -30,6 +30,7 @@ from lvcg_jax.data.packing import pack, read_ahead, silent_batch
 from lvcg_jax.data.windows import (
     Failure,
     corpus_windows,
+    defect_words,
     lead_names,
     show_only,
     signal_corpus,
@@ -477,7 +478,10 @@ class LVCG:
         if not windows:
             raise InputError(f"{name}: {failures[0].reason}")
         lost = "".join(f";window_left_out:{failure.window}:hidden" for failure in failures)
-        return [window | {"defects": f"{window['defects']}{lost}".strip(";")} for window in windows]
+        return [
+            window | {"defects": f"{defect_words(window)}{lost}".strip(";"), "of_record": []}
+            for window in windows
+        ]
 
     def _few(self, windows: Sequence[dict]) -> tuple[int, int]:
         """The smallest of a few batch shapes that holds these windows; there are only a few, so

@@ -144,7 +144,7 @@ def _embed(
     options = {"leads": args.leads, "failures": failures}
     if args.data is not None:
         return embed_dataset(model, args.data, **options)
-    return embed_corpus(model, corpus, progress=args.record is None, **options)
+    return embed_corpus(model, corpus, **options)
 
 
 def _one_record(loaded: list[heads.Head], columns: dict) -> list[str]:
