@@ -102,7 +102,7 @@ def embed_table(
     """
     if leads:
         windows = show_only(windows, leads, failures)
-    kept, outputs = model.embed_windows(windows, tokens=tokens)
+    kept, outputs = model.embed_windows(*model.few_or_many(windows), tokens=tokens)
     if not kept:
         count, first = len({failure.record_id for failure in failures}), failures[0]
         raise InputError(

@@ -11,6 +11,7 @@ Axis letters: w window of a record, m row, g group, r record, n beat, d feature.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -482,6 +483,13 @@ class LVCG:
             window | {"defects": f"{defect_words(window)}{lost}".strip(";"), "of_record": []}
             for window in windows
         ]
+
+    def few_or_many(self, windows: Iterable[dict]) -> tuple[Iterator[dict], int, int]:
+        """The same windows, and slots and rows of the batches for them: small ones if there are few
+        windows, which compile and run faster."""
+        windows = iter(windows)
+        first = list(itertools.islice(windows, FEW_ROWS[-1] + 1))
+        return itertools.chain(first, windows), *self._few(first)
 
     def _few(self, windows: Sequence[dict]) -> tuple[int, int]:
         """The smallest of a few batch shapes that holds these windows; there are only a few, so
