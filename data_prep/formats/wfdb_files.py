@@ -228,7 +228,8 @@ def read_wfdb_record(
         _check_sizes(os.path.dirname(stem), header, record_id)
         _check_segments(os.path.dirname(stem), header, record_id)
         total = header.samples
-        signal, names, units = _read_with_wfdb(stem, record_id, span if total else None)
+        part = (span[0], min(span[1], total)) if span and total else None
+        signal, names, units = _read_with_wfdb(stem, record_id, part)
     signal, names = to_millivolts(signal, rename(names), units, record_id)
     return WfdbRecord(signal, header.rate, names, header.comments, defects, total)
 

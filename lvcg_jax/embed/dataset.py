@@ -108,6 +108,17 @@ def embed_table(
         raise InputError(
             f"no embedding for any of {count} records; {first.record_id}: {first.reason}"
         )
+    return rows_table(model, kept, outputs, tasks, rows)
+
+
+def rows_table(
+    model: LVCG,
+    kept: list[dict],
+    outputs: dict[str, np.ndarray],
+    tasks: dict[str, Sequence[str]],
+    rows: str = "window",
+) -> Table:
+    """What `LVCG.embed_windows` gives, as a table."""
     metadata = {
         "checkpoint": model.checkpoint,
         "preprocess_hash": model.preprocess.hash(),
