@@ -22,6 +22,7 @@ from data_prep.ecg.leads import LEADS, canonical, lead_mask, order_leads
 
 # part of the hash: raise it when the same fields give other numbers than before
 CODE_VERSION = 1
+ADDED_LATER = ("fast_rhythm",)  # fields that not all weights know; off by default
 MIN_SECONDS = 1.0
 # Twelve rows are made of a record, however few leads it has: single precision before resampling
 # and double precision after it, a gibibyte each. That is a day at 250 Hz, and 31 hours at 100 Hz.
@@ -94,6 +95,8 @@ class Preprocess:
     beat_samples: int = 128
     max_beats: int = 20
     geometry: str = "paper"  # lead directions of the 'vcg' detector
+    # the 'vcg' detector looks for a fast regular rhythm in windows in which it found no beat
+    fast_rhythm: bool = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -131,7 +134,11 @@ class Preprocess:
         _check(self.geometry in GEOMETRIES, f"geometry must be one of {', '.join(GEOMETRIES)}")
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """All fields, but for those that were ADDED_LATER and are as if they were not there: so the
+        hash of weights and shards that are older than a field stays what it was."""
+        later = {f.name for f in dataclasses.fields(self) if f.default == getattr(self, f.name)}
+        later &= set(ADDED_LATER)
+        return {key: x for key, x in dataclasses.asdict(self).items() if key not in later}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Preprocess":
@@ -341,7 +348,8 @@ class Preprocess:
                 if len(peaks):
                     return peaks, x[two][peaks]
             defects.append("peaks_fallback_vcg")
-        peaks = segment.r_peaks_vcg(x, present, self.rate, self.peak_distance, self.geometry)
+        how = (self.rate, self.peak_distance, self.geometry)
+        peaks = segment.r_peaks_vcg(x, present, *how, fast=self.fast_rhythm)
         return peaks, (x[:, peaks] ** 2).sum(axis=0)
 
 
