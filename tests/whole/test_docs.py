@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -310,6 +311,19 @@ def test_citation_is_of_this_version():
     assert citation["version"] == __version__ and citation["license"] == "MIT"
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert f"## {__version__}" in (ROOT / "docs" / "CHANGELOG.md").read_text()
+
+
+def test_the_menu_names_every_page():
+    config = (ROOT / ".mkdocs.yml").read_text()
+    named = set(re.findall(r": ([\w-]+\.md)$", config, re.MULTILINE))
+    assert named == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_chart_of_results_shows_the_numbers_of_its_page(tmp_path):
+    draw = runpy.run_path(str(ROOT / "launch" / "draw_results.py"))
+    drawn = draw["draw"](tmp_path / "results.svg").read_text()
+    assert drawn == draw["PICTURE"].read_text(), "python launch/draw_results.py draws it again"
+    assert "91.2" in drawn and draw["read_rows"](draw["PAGE"].read_text())
 
 
 def test_site_builds_without_a_warning_and_without_the_network(tmp_path):
