@@ -83,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         control = LVCG.random(trained.config, seed, ShardSet(data, "train"))
         tables[f"LVCG seed {seed}"] = embed_dataset(trained, data, progress=False)
         tables[f"random seed {seed}"] = embed_dataset(control, data, progress=False)
+        save_table(run / "embeddings.npz", tables[f"LVCG seed {seed}"])  # for lvcg report
     tables["median beat"] = median_beat_table(data)
     for name, table in tables.items():
         save_table(out / f"{name.replace(' ', '_')}.npz", table)
@@ -93,7 +94,8 @@ def main(argv: list[str] | None = None) -> int:
     parts = {name: list(table.parts.values()) for name, table in tables.items()}
     options = {"fractions": (0.01, 0.1, 1.0), "seeds": 3, "parts": parts}
     results = [probe_task(features, first, task, **options) for task in first.tasks]
-    (out / "probe.json").write_text(json.dumps(results, indent=1) + "\n")
+    for folder in (out, *runs):  # lvcg report finds it in the run directory
+        (folder / "probe.json").write_text(json.dumps(results, indent=1) + "\n")
     (out / "probe.md").write_text(format_results(results, per_class=True))
 
     print("5/5  pictures")

@@ -8,15 +8,24 @@
 Importing the package is quick: JAX is loaded when LVCG is first used.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.base.errors import InputError
 
 if TYPE_CHECKING:  # so that editors and type checkers see them; loaded by __getattr__ otherwise
-    from lvcg_jax.embed.lvcg import LVCG, Embedding, Prediction
+    from lvcg_jax.embed.answers import Embedding, Prediction
+    from lvcg_jax.embed.lvcg import LVCG
 
 __version__ = "0.1.0"
-__all__ = ["LVCG", "Embedding", "InputError", "Prediction"]
+__all__ = ["LVCG", "Embedding", "InputError", "Prediction", "example_record"]
+
+
+def example_record() -> Path:
+    """A record to try things with: ten seconds of twelve leads at 250 Hz, synthetic, as WFDB."""
+    import data_prep.synthetic_heart
+
+    return Path(data_prep.synthetic_heart.__file__).with_name("example.hea")
 
 
 def __getattr__(name: str) -> object:

@@ -98,6 +98,7 @@ COMMANDS = {
         "report": ("lvcg_jax.report.__main__", "make one HTML page of a run or of a record"),
         "map": ("lvcg_jax.report.maps", "draw embeddings of the same records side by side"),
         "vcg": ("lvcg_jax.report.vcg", "draw the loops of one record, with axes and angles"),
+        "day": ("lvcg_jax.report.day", "draw a long record over time: rate, drift, predictions"),
     },
     "Speed": {
         "bench": (

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from data_prep.base.compiled import keep_compiled_programs
 from data_prep.base.errors import InputError
 from data_prep.base.memory import keep_freed_memory
 
@@ -27,6 +28,7 @@ def run_command(
     """Runs a command: exit code 0 on success, 2 and one line on an InputError or a disk that cannot
     be written or has gone, 130 on Ctrl-C."""
     keep_freed_memory()
+    keep_compiled_programs()
     try:
         sys.exit(main(argv) or 0)
     except InputError as error:

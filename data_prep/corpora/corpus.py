@@ -18,7 +18,7 @@ from pathlib import Path
 
 from data_prep.base.errors import InputError
 from data_prep.base.words import SPLITS, list_some, printable
-from data_prep.ecg.record import Record, RecordRef, Waveform
+from data_prep.ecg.record import Record, RecordRef, Span, Waveform
 from data_prep.formats.tables import check_patients, read_csv, read_keyed
 from data_prep.formats.wfdb_files import read_wfdb_record
 
@@ -36,10 +36,11 @@ CORPORA = {  # name -> module
 }
 
 
-def read_plain(ref: RecordRef) -> Waveform:
-    """A WFDB record as it is."""
-    record = read_wfdb_record(ref.path, ref.record_id)
-    return Waveform(record.signal, record.rate, record.names, record.defects)
+def read_plain(ref: RecordRef, span: Span | None = None) -> Waveform:
+    """A WFDB record as it is, or a part of it."""
+    record = read_wfdb_record(ref.path, ref.record_id, span=span)
+    total = record.total if span else None
+    return Waveform(record.signal, record.rate, record.names, record.defects, total=total)
 
 
 @dataclass
@@ -53,9 +54,8 @@ class Corpus:
     refs: list[RecordRef]
     split_rule: str
     missing: int = 0  # records that are in the tables but not in the folder
-    read: Callable[[RecordRef], Waveform] = (
-        read_plain  # defined in a module, so that it can be pickled
-    )
+    read: Callable[..., Waveform] = read_plain  # defined in a module, so that it can be pickled
+    in_parts: bool = False  # `read` takes a span, too: long records are read in parts
     # record -> the first record with the same signal file
     duplicates: dict[str, str] = field(default_factory=dict)
     # codes that are not classes -> number of records

@@ -9,7 +9,7 @@ from data_prep.base.words import list_some, printable
 from data_prep.corpora.arrays import ArrayRef
 from data_prep.corpora.corpus import Corpus
 from data_prep.corpora.duplicates import keep_together
-from data_prep.ecg.record import Waveform
+from data_prep.ecg.record import Span, Waveform
 from data_prep.formats.any_file import (
     ENDINGS,
     MANIFEST,
@@ -58,19 +58,21 @@ def open(
     rule = f"column split of {table.name}" if any(ref.split for ref in refs) else "none given"
     notes = [f"{len(others)} files are no ECG and left out: {list_some(others)}"] if others else []
     corpus = Corpus("files", str(raw), tasks, refs, rule, read=read, duplicates=duplicates)
+    corpus.in_parts = True
     corpus.notes += notes
     return corpus
 
 
-def read(ref: ArrayRef) -> Waveform:
-    """Reads the file of a record; what was given counts only where the file does not say it."""
+def read(ref: ArrayRef, span: Span | None = None) -> Waveform:
+    """Reads the file of a record, or a part of it; what was given counts only where the file does
+    not say it."""
     renamed = ref.leads if ref.leads and "=" in ref.leads[0] else None
     for said in ((None, None, renamed), (ref.rate, ref.unit, renamed)):
         try:
-            return read_file(ref.path, ref.record_id, *said)
+            return read_file(ref.path, ref.record_id, *said, span)
         except NotSaid:
             continue
-    return read_file(ref.path, ref.record_id, ref.rate, ref.unit, ref.leads)
+    return read_file(ref.path, ref.record_id, ref.rate, ref.unit, ref.leads, span)
 
 
 def _list_files(raw: Path, table: Path) -> tuple[list[Path], list[str]]:

@@ -40,4 +40,4 @@ def open(raw: Path) -> Corpus:
     check_patients(refs, raw / "labels.csv")
     given = any(ref.split for ref in refs)
     rule = "column split of labels.csv" if given else "none given"
-    return Corpus("wfdb", str(raw), tasks, refs, rule, duplicates=duplicates)
+    return Corpus("wfdb", str(raw), tasks, refs, rule, duplicates=duplicates, in_parts=True)

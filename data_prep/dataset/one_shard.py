@@ -194,13 +194,17 @@ def examine(corpus: Corpus, ref: RecordRef, job: Job) -> Outcome:
             windows, [], "", digest, float(record.rate), len(record.signal) / float(record.rate)
         )
     except Exception as error:  # whatever is wrong with one record, the others are built
-        text = " ".join(str(error).split())[:300].removeprefix(f"record {ref.record_id}: ")
-        reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
-        reason = printable(reason)
+        reason = reason_of(error, ref)
         kind = error.kind if isinstance(error, Unusable) else kind
         if digest:
             defects += quality.dropped_defects(record.signal, record.leads)
         return Outcome([], [kind, *defects], reason, digest)
+
+
+def reason_of(error: Exception, ref: RecordRef) -> str:
+    """Why a record was dropped, on one line."""
+    text = " ".join(str(error).split())[:300].removeprefix(f"record {ref.record_id}: ")
+    return printable(text if isinstance(error, InputError) else f"{type(error).__name__}: {text}")
 
 
 def _judge(windows: list[Window], leads: list[str], job: Job) -> list[Window]:
@@ -209,25 +213,37 @@ def _judge(windows: list[Window], leads: list[str], job: Job) -> list[Window]:
     for window in windows:
         if job.windows == "first" and kept:
             break
-        mv = window.millivolts()
-        if quality.is_dead(mv, window.rate, leads):
+        if is_alive(window, leads, job):
+            kept.append(window)
+        else:
             dead.append((window.window, "dead"))
-            continue
-        if not np.isfinite(window.beats).all():
-            raise InputError("not finite after preprocessing")
-        window.defects = window.defects + quality.window_defects(
-            window, mv, job.preprocess, job.detectors
-        )
-        kept.append(window)
     if not kept:
-        raise Unusable(
-            "dead_record",
-            f"dead record: most of it moves by less than {quality.DEAD_MV:g} mV in every lead",
-        )
+        raise dead_record()
     words = left_out_words(dead)
     for window in kept:
         window.defects = words + window.defects
     return kept
+
+
+def is_alive(window: Window, leads: list[str], job: Job) -> bool:
+    """Whether a window shows a heartbeat; if so, what is wrong with it is added to it."""
+    mv = window.millivolts()
+    if quality.is_dead(mv, window.rate, leads):
+        return False
+    if not np.isfinite(window.beats).all():
+        raise InputError("not finite after preprocessing")
+    window.defects = window.defects + quality.window_defects(
+        window, mv, job.preprocess, job.detectors
+    )
+    return True
+
+
+def dead_record() -> Unusable:
+    """A record none of whose windows shows a heartbeat."""
+    return Unusable(
+        "dead_record",
+        f"dead record: most of it moves by less than {quality.DEAD_MV:g} mV in every lead",
+    )
 
 
 def _ledger_row(ref: RecordRef, split: str, outcome: Outcome) -> tuple:

@@ -134,19 +134,21 @@ def _layout(tracing: Tracing, layout: str, words: str) -> Drawing:
     height = (last + 1) * pitch + 2 * EDGE + FOOT[layout]
     parts = [_paper(width, height), _beats(tracing, seconds, EDGE + last * pitch, pitch, layout)]
 
-    # each strip: the trace, its name, and a pulse or a mark where it begins
+    # each strip: the trace, and a pulse or a mark where it begins; names lie over all traces
+    names = []
     for lead, row, begin, end in strips:
         base = EDGE + (row + 0.5) * pitch
         parts.append(_strip(tracing, lead, begin, end, base, gain))
         x, y = LEFT + 25 * begin + 1, base - min(11, 0.4 * pitch)
         mark, kind = _origin(tracing, LEADS.index(lead))
-        parts.append(_text(lead + mark, x, y, letters * 1.15, f"name {kind}"))
+        names.append(_text(lead + mark, x, y, letters * 1.15, f"name {kind}"))
         if begin == 0:
             parts.append(_pulse(base, gain))
         else:
             start = f"M{_n(LEFT + 25 * begin)} {_n(base - 3)}"
             parts.append(f'<path class="trace" d="{start}v{6 * MM}"/>')
 
+    parts += names
     parts.append(_text(f"25 mm/s\u2003{gain:g} mm/mV", 3, height - 2.2, letters, "quiet"))
     if any(np.isfinite(values).any() for values in tracing.derived.values()):
         parts.append(_text("* derived", width - 3, height - 2.2, letters, "star", "end"))

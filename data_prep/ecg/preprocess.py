@@ -22,6 +22,7 @@ from data_prep.ecg.leads import LEADS, canonical, lead_mask, order_leads
 
 # part of the hash: raise it when the same fields give other numbers than before
 CODE_VERSION = 1
+ADDED_LATER = ("fast_rhythm",)  # fields that not all weights know; off by default
 MIN_SECONDS = 1.0
 # Twelve rows are made of a record, however few leads it has: single precision before resampling
 # and double precision after it, a gibibyte each. That is a day at 250 Hz, and 31 hours at 100 Hz.
@@ -94,6 +95,8 @@ class Preprocess:
     beat_samples: int = 128
     max_beats: int = 20
     geometry: str = "paper"  # lead directions of the 'vcg' detector
+    # the 'vcg' detector looks for a fast regular rhythm in windows in which it found no beat
+    fast_rhythm: bool = False
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -131,7 +134,11 @@ class Preprocess:
         _check(self.geometry in GEOMETRIES, f"geometry must be one of {', '.join(GEOMETRIES)}")
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """All fields, but for those that were ADDED_LATER and are as if they were not there: so the
+        hash of weights and shards that are older than a field stays what it was."""
+        later = {f.name for f in dataclasses.fields(self) if f.default == getattr(self, f.name)}
+        later &= set(ADDED_LATER)
+        return {key: x for key, x in dataclasses.asdict(self).items() if key not in later}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Preprocess":
@@ -167,12 +174,7 @@ class Preprocess:
                 f"sampling rate {rate} is not a positive number: check the record's header"
             )
         x, unknown = order_leads(signal_mv, leads)
-        if x.shape[1] < MIN_SECONDS * rate:
-            raise Unusable(
-                "too_short",
-                f"record of {x.shape[1] / rate:.2f} s is too short:"
-                f" at least {MIN_SECONDS:g} s are needed",
-            )
+        self._check_length(x.shape[1], rate)
         if x.shape[1] > MOST_SAMPLES or x.shape[1] * self.rate / rate > MOST_RESAMPLED:
             raise Unusable(
                 "too_long",
@@ -180,15 +182,14 @@ class Preprocess:
                 f" at {self.rate:g} Hz: cut it into pieces, or check the rate in its header",
             )
         # repair what can be repaired, then resample and filter the leads that have values
-        names = {canonical(name) for name in leads}
-        in_file = np.array([lead in names for lead in LEADS])
+        in_file = leads_in_file(leads)
         raw = signal.drop_impossible(x, self.max_mv)
         nan = np.isnan(raw)
         spike = nan & np.isfinite(x)
         raw, lost = signal.fill_gaps(raw, rate, self.max_gap_seconds)
         live = ~lost.all(axis=1)
         if not live.any():
-            raise Unusable("no_lead", "all leads are missing: no lead has a finite value")
+            raise no_value()
         some = signal.resample(raw[live], rate, self.rate)
         filtered = np.zeros((len(LEADS), some.shape[1]))
         filtered[live] = signal.bandpass(
@@ -196,39 +197,67 @@ class Preprocess:
         )
 
         # cut into windows and prepare each
-        record_defects = [f"unknown_lead:{re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in unknown]
         windows, left_out = [], []
-        spans, tail = self._spans(filtered.shape[1])
-        for index, (first, end) in enumerate(spans):
-            here = slice(round(first * rate / self.rate), round(end * rate / self.rate))
-            present, defects = self._find_missing(
-                rate, in_file, *(a[:, here] for a in (raw, nan, spike, lost))
+        spans, tail = self.spans(filtered.shape[1])
+        for index, span in enumerate(spans):
+            here = self.before_resampling(span, rate)
+            pieces = (a[:, here] for a in (raw, nan, spike, lost))
+            window = self.one_window(
+                index, span[0], filtered[:, slice(*span)], rate, in_file, *pieces
             )
-            window = self.cut_window(filtered[:, first:end], present, defects)
             if isinstance(window, str):
                 left_out.append((index, window))
-                continue
-            window.window, window.start_seconds = index, first / self.rate
-            windows.append(window)
+            else:
+                windows.append(window)
         # what holds for the whole record goes to every window
         if not windows:
-            if all(why == "no_lead" for _, why in left_out):
-                raise Unusable(
-                    "no_lead",
-                    "all leads are missing: every lead is absent, without values, flat or railed",
-                )
-            text = (
-                "no R peak found in the record: is it an ECG, in mV, and are the lead names right?"
-            )
-            raise Unusable("no_beats", text)
-        if tail:
-            record_defects.append(f"tail_left_out:{tail / self.rate:.2f}s")
-        record_defects += left_out_words(left_out)
+            raise no_window(left_out)
+        record_defects = self.record_words(unknown, tail, left_out)
         for window in windows:
             window.defects = record_defects + window.defects
         return windows
 
-    def _spans(self, num_samples: int) -> tuple[list[tuple[int, int]], int]:
+    def _check_length(self, num_samples: int, rate: float) -> None:
+        if num_samples < MIN_SECONDS * rate:
+            raise Unusable(
+                "too_short",
+                f"record of {num_samples / rate:.2f} s is too short:"
+                f" at least {MIN_SECONDS:g} s are needed",
+            )
+
+    def record_words(
+        self, unknown: Sequence[str], tail: int, left_out: Sequence[tuple[int, str]]
+    ) -> list[str]:
+        """Defects of a whole record: its leads that are none of the twelve, the samples at its end
+        that are in no window, and the windows that were left out."""
+        words = [f"unknown_lead:{re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in unknown]
+        if tail:
+            words.append(f"tail_left_out:{tail / self.rate:.2f}s")
+        return words + left_out_words(left_out)
+
+    def length_of(self, num_samples: int, rate: float) -> int:
+        """Samples that a record has after resampling."""
+        up, down = signal.resampling_ratio(rate, self.rate)
+        return num_samples if up == down else max(1, round(num_samples * up / down))
+
+    def before_resampling(self, span: tuple[int, int], rate: float) -> slice:
+        """Where a stretch of the filtered signal is in the record of that rate."""
+        return slice(round(span[0] * rate / self.rate), round(span[1] * rate / self.rate))
+
+    def one_window(
+        self, index: int, first: int, x: np.ndarray, rate: float, in_file: np.ndarray,
+        raw: np.ndarray, nan: np.ndarray, spike: np.ndarray, lost: np.ndarray,
+    ) -> Window | str:  # fmt: skip
+        """The window with this number from its filtered signal [12,T], which starts at `first`, or
+        the reason why there is none; from the stretches of the record that show which leads are
+        missing in it."""
+        present, defects = self._find_missing(rate, in_file, raw, nan, spike, lost)
+        window = self.cut_window(x, present, defects)
+        if isinstance(window, Window):
+            window.window, window.start_seconds = index, first / self.rate
+        return window
+
+    def spans(self, num_samples: int) -> tuple[list[tuple[int, int]], int]:
         """First and end sample of each window, and the number of samples at the end that are in
         none."""
         size = round(self.seconds * self.rate)
@@ -319,8 +348,32 @@ class Preprocess:
                 if len(peaks):
                     return peaks, x[two][peaks]
             defects.append("peaks_fallback_vcg")
-        peaks = segment.r_peaks_vcg(x, present, self.rate, self.peak_distance, self.geometry)
+        how = (self.rate, self.peak_distance, self.geometry)
+        peaks = segment.r_peaks_vcg(x, present, *how, fast=self.fast_rhythm)
         return peaks, (x[:, peaks] ** 2).sum(axis=0)
+
+
+def leads_in_file(leads: Sequence[str]) -> np.ndarray:
+    """Which of the twelve leads [12] are among these names."""
+    names = {canonical(name) for name in leads}
+    return np.array([lead in names for lead in LEADS])
+
+
+def no_value() -> Unusable:
+    """A record without a single value."""
+    return Unusable("no_lead", "all leads are missing: no lead has a finite value")
+
+
+def no_window(left_out: Sequence[tuple[int, str]]) -> Unusable:
+    """A record all of whose windows were left out, given as (number, reason)."""
+    if all(why == "no_lead" for _, why in left_out):
+        return Unusable(
+            "no_lead", "all leads are missing: every lead is absent, without values, flat or railed"
+        )
+    return Unusable(
+        "no_beats",
+        "no R peak found in the record: is it an ECG, in mV, and are the lead names right?",
+    )
 
 
 def left_out_words(left_out: Sequence[tuple[int, str]]) -> list[str]:

@@ -94,21 +94,28 @@ def einthoven_residual(signal: np.ndarray, leads: Sequence[str]) -> float:
     The laws are II = I + III and the definitions of the three augmented leads, as far as the leads
     exist; 0 if none applies.
     """
-    residual = _limb_residuals(signal, leads)
+    residual = limb_residuals(signal, leads)
     if not residual.size:
         return 0.0
-    rank = int(0.99 * (len(residual) - 1))
+    rank = residual_rank(len(residual))
     return float(np.partition(residual, rank, axis=0)[rank].max())
 
 
-def _limb_residuals(signal: np.ndarray, leads: Sequence[str]) -> np.ndarray:
+def residual_rank(count: int) -> int:
+    """Which of so many contradictions is their 99th percentile."""
+    return int(0.99 * (count - 1))
+
+
+def limb_residuals(
+    signal: np.ndarray, leads: Sequence[str], exists: np.ndarray | None = None
+) -> np.ndarray:
     """Contradictions [T,laws] in mV, at the samples where all limb leads of the record have
-    values."""
+    values. Of a part of a record, `exists` [6] says which limb leads have any in the whole."""
     names = [canonical(name) for name in leads]
     columns = np.array([names.index(lead) if lead in names else -1 for lead in LEADS[:6]])
     limb = signal[:, columns]  # [T,6]
     finite = np.isfinite(limb) & (columns >= 0)
-    exists = finite.any(axis=0)
+    exists = finite.any(axis=0) if exists is None else exists
     if not finite.all():
         limb = np.where(exists, limb, 0.0)[(finite | ~exists).all(axis=1)]
     laws = _LAWS[~((_LAWS != 0) & ~exists).any(axis=1)]
@@ -221,9 +228,13 @@ def _disagreeing(
 def record_defects(signal: np.ndarray, leads: Sequence[str]) -> list[str]:
     """Defects of a whole record [T,c] in mV."""
     # enough for most records, and cheaper than a percentile
-    if _limb_residuals(signal, leads).max(initial=0.0) <= LIMB_MV:
+    if limb_residuals(signal, leads).max(initial=0.0) <= LIMB_MV:
         return []
-    residual = einthoven_residual(signal, leads)
+    return limb_words(einthoven_residual(signal, leads))
+
+
+def limb_words(residual: float) -> list[str]:
+    """The defect of limb leads that contradict each other by so many mV, if that is much."""
     return [f"limb_inconsistent:{residual:.2f}mV"] if residual > LIMB_MV else []
 
 

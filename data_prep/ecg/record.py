@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+Span = tuple[int, int]  # first sample of a part of a record, and the one after its last
+
 
 @dataclass(frozen=True, slots=True)
 class RecordRef:
@@ -50,3 +52,4 @@ class Waveform:
     info: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    total: int | None = None  # samples of the whole record, if only a part of it was asked for

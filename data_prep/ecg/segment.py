@@ -20,6 +20,8 @@ DETECTOR_EPS = 0.1
 LEVEL, FLOOR = 0.35, 3.0
 QUICK_SECONDS = 0.04  # a difference over this time responds most at 12.5 Hz
 REFINE_SECONDS = 0.06  # largest distance of the R maximum from the middle of the QRS
+# a rhythm in which nothing is quiet: R-R of at most so many seconds, most of them alike
+FAST_SECONDS, ALIKE, MOST_ALIKE, FEWEST_FAST = 0.5, 0.1, 0.8, 8
 # a peak this close to one four times as high is its P or T wave
 SHADOW_SECONDS, SHADOW_SHARE = 0.4, 0.25
 
@@ -66,19 +68,26 @@ def r_peaks_vcg(
     min_distance: float = 0.3,
     geometry: str = "paper",
     refine: bool = True,
+    fast: bool = False,
 ) -> np.ndarray:
     """R peaks from the speed of the heart vector, lifted from the leads that are present in [12,T],
     however few.
 
     Speed has neither sign nor axis, so a small or inverted lead II does not matter. Without
-    `refine` the peaks are those of the speed, up to 60 ms from the R maximum.
+    `refine` the peaks are those of the speed, up to 60 ms from the R maximum. With `fast`, a window
+    without a peak is searched for a fast regular rhythm: there P and T waves leave no quiet stretch
+    that a QRS could stand out from.
     """
     mask = lead_mask(present)
     if not mask or x.shape[1] < 3:
         return np.zeros(0, int)
     vcg = _detector_lift(geometry, mask) @ x  # [3,T]
     steep = np.gradient(bandpass(vcg, rate, *QRS_BAND, order=2), axis=1) * rate  # mV/s
-    peaks = _speed_peaks(np.sqrt((steep**2).sum(axis=0)), rate, min_distance)
+    speed = np.sqrt((steep**2).sum(axis=0))
+    peaks = _speed_peaks(speed, rate, min_distance)
+    if fast and not len(peaks):
+        peaks = _speed_peaks(speed, rate, min_distance, floor=0.0)
+        peaks = peaks if _is_fast_rhythm(peaks, rate) else peaks[:0]
     return (
         _to_main_axis(peaks, vcg, round(REFINE_SECONDS * rate)) if refine and len(peaks) else peaks
     )
@@ -107,11 +116,22 @@ def r_peaks_quick(
     return _speed_peaks(speed, rate, min_distance)
 
 
-def _speed_peaks(speed: np.ndarray, rate: float, min_distance: float) -> np.ndarray:
+def _is_fast_rhythm(peaks: np.ndarray, rate: float) -> bool:
+    """Whether peaks [n] follow each other fast and evenly, as no noise does."""
+    if len(peaks) < FEWEST_FAST:
+        return False
+    rr = np.diff(peaks) / rate
+    middle = np.median(rr)
+    return bool(middle <= FAST_SECONDS and (np.abs(rr / middle - 1) <= ALIKE).mean() >= MOST_ALIKE)
+
+
+def _speed_peaks(
+    speed: np.ndarray, rate: float, min_distance: float, floor: float = FLOOR
+) -> np.ndarray:
     """Maxima [n] of the smoothed speed [T] that stand out like a QRS."""
     envelope = uniform_filter1d(speed, max(1, round(SMOOTH_SECONDS * rate)), mode="nearest")
     quiet, loud = _quantiles(envelope, (0.25, 0.98))
-    threshold = max(LEVEL * loud, FLOOR * quiet, 1e-6)
+    threshold = max(LEVEL * loud, floor * quiet, 1e-6)
     padded = np.concatenate(
         [[0.0], envelope, [0.0]]
     )  # so that a beat cut by the edge is a maximum, too

@@ -4,8 +4,10 @@ scaling.
 A missing lead is never filled with invented signal: it is marked, and stays out of the lead mask.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy import signal as sps
@@ -21,9 +23,10 @@ LARGEST_TERM = 10_000  # of a ratio of two rates; the filter has twenty times as
 PAD_SECONDS = 1.5  # reflected signal on both sides of the band-pass: one period of its lower edge
 
 
-def drop_impossible(x: np.ndarray, max_mv: float) -> np.ndarray:
+def drop_impossible(x: np.ndarray, max_mv: float, median: np.ndarray | None = None) -> np.ndarray:
     """Replaces infinities, and samples more than `max_mv` away from their lead's median, by NaN.
 
+    Of a part of a record, `median` [12] is that of the whole, and NaN for leads that span less.
     Full-scale converter values (32.767 mV in some files) come as single samples or as long
     stretches. After this both are gaps, and short gaps are repaired, whereas a filter would smear
     them over a second.
@@ -31,21 +34,27 @@ def drop_impossible(x: np.ndarray, max_mv: float) -> np.ndarray:
     finite = np.isfinite(x)
     if not finite.all():
         x = np.where(finite, x, np.nan)
-    top, bottom = np.fmax.reduce(x, axis=1), np.fmin.reduce(x, axis=1)
-    for row in np.flatnonzero(top - bottom > max_mv):
+    if median is None:
+        wide = np.fmax.reduce(x, axis=1) - np.fmin.reduce(x, axis=1) > max_mv
+    else:
+        wide = np.isfinite(median)
+    for row in np.flatnonzero(wide):
+        middle = np.nanmedian(x[row]) if median is None else median[row]
         with np.errstate(invalid="ignore"):
-            impossible = np.abs(x[row] - np.nanmedian(x[row])) > max_mv
+            impossible = np.abs(x[row] - middle) > max_mv
         x = x.copy()
         x[row, impossible] = np.nan
     return x
 
 
-def fill_gaps(x: np.ndarray, rate: float, max_gap_seconds: float) -> tuple[np.ndarray, np.ndarray]:
+def fill_gaps(
+    x: np.ndarray, rate: float, max_gap_seconds: float, around: Sequence["Around"] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Bridges every gap of NaN by a straight line: x without NaN, and `lost` [12,T], True in gaps
     longer than the limit.
 
     A lead is missing wherever samples of it are lost; the bridge only keeps the filter finite
-    there.
+    there. Of a part of a record, `around` says for each lead what is outside.
     """
     nan = np.isnan(x)
     lost = np.zeros(x.shape, bool)
@@ -54,15 +63,37 @@ def fill_gaps(x: np.ndarray, rate: float, max_gap_seconds: float) -> tuple[np.nd
     x = x.copy()
     limit = round(max_gap_seconds * rate)
     for row in np.flatnonzero(nan.any(axis=1)):
-        gap = nan[row]
-        if gap.all():
+        gap, outside = nan[row], around[row] if around else Around(0, x.shape[1])
+        places, values = outside.with_values(np.flatnonzero(~gap), x[row, ~gap])
+        if not len(places):
             x[row], lost[row] = 0.0, True
             continue
-        x[row, gap] = np.interp(np.flatnonzero(gap), np.flatnonzero(~gap), x[row, ~gap])
+        x[row, gap] = np.interp(np.flatnonzero(gap), places, values)
         edges = np.flatnonzero(np.diff(gap, prepend=False, append=False))
         for first, end in edges.reshape(-1, 2):
-            lost[row, first:end] = end - first > limit
+            start = outside.gap_start if first == 0 else first
+            stop = outside.gap_end if end == x.shape[1] else end
+            lost[row, first:end] = stop - start > limit
     return x, lost
+
+
+class Around(NamedTuple):
+    """What is outside of a part of a lead, in samples from the start of the part."""
+
+    gap_start: int  # where a gap starts that the part starts in
+    gap_end: int  # where a gap ends that the part ends in
+    before: float | None = None  # the value before that gap; None: it starts with the record
+    after: float | None = None  # the value that follows it; None: it ends with the record
+
+    def with_values(self, places: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Places and values within the part [k], and those outside that gaps reach."""
+        if self.before is not None:
+            places = np.concatenate([[self.gap_start - 1], places])
+            values = np.concatenate([[self.before], values])
+        if self.after is not None:
+            places = np.concatenate([places, [self.gap_end]])
+            values = np.concatenate([values, [self.after]])
+        return places, values
 
 
 def find_flat(x: np.ndarray, rate: float, flat_share: float) -> np.ndarray:
@@ -140,6 +171,17 @@ def _resampling_filter(up: int, down: int) -> np.ndarray:
     return sps.firwin(20 * span + 1, 0.96 / span, window=("kaiser", 5.0))
 
 
+def resampling_ratio(rate: float, new_rate: float) -> tuple[int, int]:
+    """Samples after resampling, and before it, that take the same time."""
+    return (1, 1) if rate == new_rate else _ratio(float(rate), float(new_rate))
+
+
+def resampling_reach(up: int, down: int) -> int:
+    """How many samples on each side a resampled one depends on, rounded up so that they become a
+    whole number of samples."""
+    return -(-10 * max(up, down) // (up * down)) * down
+
+
 def resample(x: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
     """Anti-aliased resampling [l,T] -> [l,round(T*new_rate/rate)] in float64; x itself if the rates
     are equal.
@@ -149,9 +191,8 @@ def resample(x: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
     """
     if rate == new_rate:
         return x
-    up, down = _ratio(float(rate), float(new_rate))
-    # samples before resampling that become a whole number of samples after it
-    pad = -(-10 * max(up, down) // (up * down)) * down
+    up, down = resampling_ratio(rate, new_rate)
+    pad = resampling_reach(up, down)
     y = sps.resample_poly(_extend(x, pad), up, down, axis=1, window=_resampling_filter(up, down))
     first = pad // down * up
     return y[:, first : first + max(1, round(x.shape[1] * up / down))]
@@ -171,6 +212,13 @@ def _extend(x: np.ndarray, pad: int) -> np.ndarray:
 def _butterworth(order: int, low: float, high: float, rate: float) -> tuple[np.ndarray, np.ndarray]:
     sos = sps.butter(order, [low, high], btype="bandpass", fs=rate, output="sos")
     return sos, sps.sosfilt_zi(sos)[:, None, :]  # [s,6], state [s,1,2] of a constant input
+
+
+def bandpass_memory(rate: float, low: float, high: float, order: int, rest: float) -> int:
+    """Samples after which the band-pass has forgotten how it started, but for a share `rest`: the
+    decay of its slowest pole."""
+    poles = sps.butter(order, [low, high], btype="bandpass", fs=rate, output="zpk")[1]
+    return int(np.ceil(np.log(rest) / np.log(np.abs(poles).max())))
 
 
 def bandpass(x: np.ndarray, rate: float, low: float, high: float, order: int) -> np.ndarray:

@@ -38,6 +38,11 @@ class Drawing:
         """The drawing within a page; templates ask for this."""
         return self._element(f'role="img" aria-label="{escape(self.words)}"')
 
+    def _repr_html_(self) -> str:
+        """The drawing in a notebook, in its own size."""
+        width = f"max-width: {self.width * self.pixels:.0f}px"
+        return f'<style>{STYLE}</style><div style="{width}">{self.__html__()}</div>'
+
     def at(self, x: float, y: float) -> str:
         """The drawing at a place within a larger one."""
         size = f'width="{self.width * self.pixels:.1f}" height="{self.height * self.pixels:.1f}"'

@@ -18,7 +18,7 @@ from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.files import ordinary
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
-from data_prep.ecg.record import Record, RecordRef, Waveform
+from data_prep.ecg.record import Record, RecordRef, Span, Waveform
 from data_prep.formats.aecg import read_aecg
 from data_prep.formats.content import kind_of
 from data_prep.formats.dicom import read_dicom
@@ -57,13 +57,16 @@ ENDINGS = {  # that say what a file is; with any other its content does
 }
 
 
+IN_PARTS = ("edf", "wfdb", "ishne", "npy")  # formats of which a part can be read
+
+
 class Format(NamedTuple):
     """A kind of file: its name for people, what of it is not read, and the function that reads it
     (None: it needs more than a path and an id)."""
 
     name: str
     lost: str
-    read: Callable[[str, str], Waveform] | None = None
+    read: Callable[..., Waveform] | None = None
 
 
 FORMATS = {
@@ -108,17 +111,24 @@ def read_any(
     return Record(record_id, record_id, wave.signal, wave.rate, wave.leads, {}, None, "file", *more)
 
 
-def read_file(path: str, record_id: str, rate=None, unit=None, leads=None) -> Waveform:
+def read_file(
+    path: str, record_id: str, rate=None, unit=None, leads=None, span: Span | None = None
+) -> Waveform:
     """Reads one file by its ending or, where that says nothing, by its content; a rate, unit or
-    leads that are given must agree with the file."""
+    leads that are given must agree with the file.
+
+    With a `span` only these samples are read, if the format is one of IN_PARTS; `total` of what is
+    returned is then the length of the whole record.
+    """
     kind = file_kind(path, record_id)
     naming = Naming(leads, record_id)
+    span = span if kind in IN_PARTS else None
     if kind == "wfdb":
-        wave = _read_wfdb(path, record_id, naming)
+        wave = _read_wfdb(path, record_id, naming, span)
     elif kind in ("npy", "npz", "text", "edf"):
-        return _read_array(path, kind, record_id, rate, unit, naming)
+        return _read_array(path, kind, record_id, rate, unit, naming, span)
     else:
-        wave = _read_device(path, FORMATS[kind], record_id, naming)
+        wave = _read_device(path, FORMATS[kind], record_id, naming, span)
     _agree(rate, wave.rate, "rate", record_id)
     if naming.by_place:
         chosen = _choose(wave.signal, wave.leads, None, naming.by_place, record_id)
@@ -148,10 +158,12 @@ def file_kind(path: str, record_id: str) -> str:
         raise InputError(f"record {record_id}: cannot read {path} ({error.strerror})") from None
 
 
-def _read_device(path: str, form: Format, record_id: str, naming: Naming) -> Waveform:
+def _read_device(
+    path: str, form: Format, record_id: str, naming: Naming, span: Span | None
+) -> Waveform:
     """A file of a device, with the twelve leads under their names."""
     try:
-        wave = form.read(path, record_id)
+        wave = form.read(path, record_id, span) if span else form.read(path, record_id)
         read_rate(wave.rate, record_id)
     except InputError:
         raise
@@ -168,12 +180,16 @@ def _read_device(path: str, form: Format, record_id: str, naming: Naming) -> Wav
     return wave
 
 
-def _read_array(path: str, kind: str, record_id: str, rate, unit, naming: Naming) -> Waveform:
+def _read_array(
+    path: str, kind: str, record_id: str, rate, unit, naming: Naming, span: Span | None
+) -> Waveform:
     """An array, a table or EDF, for which the caller says what the file does not."""
+    total = None
     if kind == "text":
         signal, said = _read_text(path, record_id, naming, rate)
     elif kind == "edf":
-        edf = read_edf(path, record_id, naming.rename)
+        edf = read_edf(path, record_id, naming.rename, span)
+        total, span = edf.total, None
         signal, said = edf.signal, {"rate": edf.rate, "leads": edf.names, "units": edf.units}
     else:
         signal, said = _read_numpy(path, kind, record_id)
@@ -191,14 +207,16 @@ def _read_array(path: str, kind: str, record_id: str, rate, unit, naming: Naming
     else:
         names = _agree(leads, said.get("leads"), "leads", record_id)
         units = said.get("units")
-    signal = _orient(signal, names, record_id)
+    if span:
+        total = max(signal.shape)
+    signal = _orient(signal, names, record_id, span)
     if units is None:
         unit = _agree(unit, said.get("unit"), "unit", record_id)
         if unit.lower() not in MILLIVOLTS:
             raise InputError(f"record {record_id}: unit {unit[:20]!r} is no voltage: give mV or uV")
         units = [unit] * len(names)
     signal, names = to_millivolts(signal, names, units, record_id)
-    return Waveform(signal, rate, names, notes=naming.notes)
+    return Waveform(signal, rate, names, notes=naming.notes, total=total)
 
 
 def _agree(given, said, what: str, record_id: str):
@@ -235,9 +253,11 @@ def split_leads(text: str) -> list[str]:
     return [name.strip() for name in re.split(r"[;,|]", text) if name.strip()]
 
 
-def _orient(signal: np.ndarray, names: list[str], record_id: str) -> np.ndarray:
-    """The signal [T,c] from an array with the leads along either axis; a single row of samples is
-    one lead."""
+def _orient(
+    signal: np.ndarray, names: list[str], record_id: str, span: Span | None = None
+) -> np.ndarray:
+    """The signal [T,c], or a part of it, from an array with the leads along either axis; a single
+    row of samples is one lead."""
     if signal.ndim == 1:
         signal = signal[:, None]
     if signal.ndim != 2 or len(names) not in signal.shape:
@@ -251,6 +271,7 @@ def _orient(signal: np.ndarray, names: list[str], record_id: str) -> np.ndarray:
             " which axis is time cannot be told"
         )
     signal = signal if signal.shape[1] == len(names) else signal.T
+    signal = signal if span is None else signal[slice(*span)]
     with np.errstate(all="ignore"):
         return np.ascontiguousarray(signal, np.float32)
 
@@ -268,14 +289,15 @@ def _choose(signal, there: list[str], units, leads: list[str], record_id: str):
     return signal[:, chosen], [there[i] for i in chosen], units and [units[i] for i in chosen]
 
 
-def _read_wfdb(path: str, record_id: str, naming: Naming) -> Waveform:
+def _read_wfdb(path: str, record_id: str, naming: Naming, span: Span | None) -> Waveform:
     """One record by the name of any of its files; a .mat without a header is a struct of CPSC
     2018."""
     stem = re.sub(r"\.(hea|dat|mat)$", "", path, flags=re.IGNORECASE)
     if path.lower().endswith(".mat") and not Path(f"{stem}.hea").exists():
         return read_struct(RecordRef(record_id, record_id, None, {}, stem))
-    record = read_wfdb_record(stem, record_id, rename=naming.rename)
-    return Waveform(record.signal, record.rate, record.names, record.defects)
+    record = read_wfdb_record(stem, record_id, rename=naming.rename, span=span)
+    total = record.total if span else None
+    return Waveform(record.signal, record.rate, record.names, record.defects, total=total)
 
 
 def _read_numpy(path: str, kind: str, record_id: str) -> tuple[np.ndarray, dict]:

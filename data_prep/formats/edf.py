@@ -18,7 +18,8 @@ import numpy as np
 from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.files import ordinary
 from data_prep.ecg.leads import canonical
-from data_prep.formats.wfdb_files import LARGEST_VALUES
+from data_prep.ecg.record import Span
+from data_prep.formats.wfdb_files import LARGEST_VALUES, MOST_IN_PARTS
 
 MOST_SIGNALS = 512
 _BEFORE_SAMPLES = 216  # bytes per signal in the header before the field samples per block
@@ -30,15 +31,24 @@ class Edf:
     rate: float
     names: list[str]
     units: list[str]
+    total: int | None  # samples of the whole file, if only a part was read
 
 
-def read_edf(path: str | Path, record_id: str, rename: Callable[[list[str]], list[str]]) -> Edf:
-    """The signals that have the rate of the ECG leads, under the names that `rename` gives."""
+def read_edf(
+    path: str | Path,
+    record_id: str,
+    rename: Callable[[list[str]], list[str]],
+    span: Span | None = None,
+) -> Edf:
+    """The signals that have the rate of the ECG leads, under the names that `rename` gives. With a
+    `span` only these samples of an EDF file are read; edfio reads BDF files as a whole."""
     path = Path(path)
     try:
         with open(ordinary(path), "rb") as file:
             size, head = os.fstat(file.fileno()).st_size, file.read(256 * (MOST_SIGNALS + 1))
-        blocks = _check_sizes(head, size, path.name, record_id)
+        span = None if _is_bdf(head) else span
+        most = MOST_IN_PARTS if span else LARGEST_VALUES
+        blocks = _check_sizes(head, size, path.name, record_id, most)
         with warnings.catch_warnings():  # about lengths, which have been checked
             warnings.simplefilter("ignore")
             read = edfio.read_bdf if _is_bdf(head) else edfio.read_edf
@@ -48,19 +58,23 @@ def read_edf(path: str | Path, record_id: str, rename: Callable[[list[str]], lis
     names = rename([signal.label.strip() for signal in signals])
     per_block = [signal.samples_per_data_record for signal in signals]
     chosen = _same_rate(names, per_block, record_id)
+    rate = signals[chosen[0]].sampling_frequency
+    if not 1 <= rate <= 1e5:
+        raise InputError(f"record {record_id}: the header of {path.name} claims {rate:g} Hz")
+    total = blocks * per_block[chosen[0]]
+    first, end = span or (0, total)
     columns = []
     for i in chosen:
         _check_limits(signals[i], path.name, names[i], record_id)
         with np.errstate(all="ignore"):
-            columns.append(signals[i].data[: blocks * per_block[i]].astype(np.float32))
-    rate = signals[chosen[0]].sampling_frequency
-    if not 1 <= rate <= 1e5:
-        raise InputError(f"record {record_id}: the header of {path.name} claims {rate:g} Hz")
+            part = signals[i].get_data_slice(first / rate, min(end, total) / rate)
+            columns.append(part.astype(np.float32))
     return Edf(
         np.stack(columns, axis=1),
         rate,
         [names[i] for i in chosen],
         [signals[i].physical_dimension.strip() for i in chosen],
+        total if span else None,
     )
 
 
@@ -68,7 +82,7 @@ def _is_bdf(head: bytes) -> bool:
     return head[:8] == b"\xffBIOSEMI"
 
 
-def _check_sizes(head: bytes, size: int, name: str, record_id: str) -> int:
+def _check_sizes(head: bytes, size: int, name: str, record_id: str, most: int) -> int:
     """The number of data blocks; an InputError if the header is broken or the file does not hold
     them."""
     if len(head) < 256 or not (_is_bdf(head) or head[:8].strip() == b"0"):
@@ -93,7 +107,7 @@ def _check_sizes(head: bytes, size: int, name: str, record_id: str) -> int:
     held = (size - start) // max(1, width * total)
     if blocks < 0:  # the header was written before the recording ended
         blocks = held
-    if total == 0 or blocks == 0 or max(blocks, held) * total > LARGEST_VALUES:
+    if total == 0 or blocks == 0 or max(blocks, held) * total > most:
         raise InputError(
             f"record {record_id}: the header of {name} claims {blocks} blocks of {total} samples"
         )

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.base.errors import InputError
-from data_prep.ecg.record import Waveform
-from data_prep.formats.wfdb_files import LARGEST_VALUES
+from data_prep.ecg.record import Span, Waveform
+from data_prep.formats.wfdb_files import LARGEST_VALUES, MOST_IN_PARTS
 
 MAGIC = b"ISHNE1.0"
 _HEADER = 522
@@ -22,8 +22,9 @@ _LEADS = (
 )  # fmt: skip
 
 
-def read_ishne(path: str, record_id: str) -> Waveform:
-    """All leads; the samples that the header states, each in its lead's resolution."""
+def read_ishne(path: str, record_id: str, span: Span | None = None) -> Waveform:
+    """All leads; the samples that the header states or a part of them, each in its lead's
+    resolution."""
     with open(path, "rb") as file:
         head, size = file.read(_HEADER), os.fstat(file.fileno()).st_size
         (count,), (start,) = struct.unpack_from("<i", head, 14), struct.unpack_from("<i", head, 22)
@@ -38,15 +39,18 @@ def read_ishne(path: str, record_id: str) -> Waveform:
         held = (size - start) // (2 * leads)
         if count == held * leads:  # some recorders count the samples of all leads together
             count = held
-        if count * leads > LARGEST_VALUES or held < count:
+        most = MOST_IN_PARTS if span else LARGEST_VALUES
+        if count * leads > most or held < count:
             raise InputError(
                 f"record {record_id}: {Path(path).name} is truncated: {max(0, held)} of {count}"
                 " samples"
             )
-        file.seek(start)
-        adc = np.frombuffer(file.read(2 * leads * count), "<i2").reshape(count, leads)
+        first, end = span or (0, count)
+        file.seek(start + 2 * leads * first)
+        data = file.read(2 * leads * (min(end, count) - first))
+        adc = np.frombuffer(data, "<i2").reshape(-1, leads)
     if min(nanovolts) < 1:
         raise InputError(f"record {record_id}: an ISHNE lead has resolution 0: mV are unknown")
     names = [_LEADS[code] if 0 <= code < len(_LEADS) else f"lead {code}" for code in codes]
     signal = adc.astype(np.float32) * (np.array(nanovolts, np.float32) * np.float32(1e-6))
-    return Waveform(signal, float(rate), names)
+    return Waveform(signal, float(rate), names, total=count)

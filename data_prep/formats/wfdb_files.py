@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
 import numpy as np
 
@@ -22,12 +23,15 @@ from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.files import ordinary, write_whole
 from data_prep.base.words import first_line
 from data_prep.ecg.leads import canonical
+from data_prep.ecg.record import Span
 
 MILLIVOLTS = {"mv": 1.0, "uv": 1e-3, "\u00b5v": 1e-3, "\u03bcv": 1e-3, "v": 1e3, "nv": 1e-6}
 LARGEST_MILLIVOLTS = 1000.0  # beyond any electrode offset: a wrong gain or unit
 LARGEST_HEADER = 2**20  # bytes
 MOST_SEGMENTS = 1000  # the wfdb package takes 5 ms for each
+SUM_ROWS = 2**18  # samples that are summed at a time
 LARGEST_VALUES = 2**28  # samples x channels: 12 leads of a day at 250 Hz; more is a broken header
+MOST_IN_PARTS = 2**34  # the same of a file that is read in parts: a month of 12 leads at 500 Hz
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class WfdbRecord:
     names: list[str]  # as the header writes them
     comments: list[str]
     defects: list[str]
+    total: int | None = None  # samples of the whole record, where that is known
 
 
 _FORMAT = re.compile(r"(\d{1,3})(?:x(\d{1,4}))?(?::(\d{1,9}))?(?:\+(\d{1,12}))?$", re.ASCII)
@@ -200,12 +205,14 @@ def read_wfdb_record(
     record_id: str | None = None,
     fast: bool = True,
     rename: Callable[[list[str]], list[str]] = list,
+    span: Span | None = None,
 ) -> WfdbRecord:
     """One record in mV, leads named as in the header; channels that are neither voltage nor lead
     are left out.
 
     Plain 16-bit files are read directly; every other format (and everything with fast=False) goes
-    through the wfdb package. `rename` may give the channels other names.
+    through the wfdb package. `rename` may give the channels other names. With a `span` only these
+    samples are read; checksums, which are of all samples, are then verified with the first part.
     """
     record_id = record_id or Path(stem).name
     header = read_header(stem, record_id)
@@ -215,14 +222,16 @@ def read_wfdb_record(
     )
     defects: list[str] = []
     if fast and plain:
-        signal, defects = _read_format_16(os.path.dirname(stem), header, record_id)
+        signal, defects, total = _read_format_16(os.path.dirname(stem), header, record_id, span)
         names, units = [c.name for c in header.channels], [c.unit for c in header.channels]
     else:
         _check_sizes(os.path.dirname(stem), header, record_id)
         _check_segments(os.path.dirname(stem), header, record_id)
-        signal, names, units = _read_with_wfdb(stem, record_id)
+        total = header.samples
+        part = (span[0], min(span[1], total)) if span and total else None
+        signal, names, units = _read_with_wfdb(stem, record_id, part)
     signal, names = to_millivolts(signal, rename(names), units, record_id)
-    return WfdbRecord(signal, header.rate, names, header.comments, defects)
+    return WfdbRecord(signal, header.rate, names, header.comments, defects, total)
 
 
 def to_millivolts(
@@ -246,8 +255,10 @@ def to_millivolts(
     return _check_values(signal, names, record_id), names
 
 
-def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.ndarray, list[str]]:
-    """The signal [T,c] of 16-bit files, and its defects.
+def _read_format_16(
+    folder: str, header: Header, record_id: str, span: Span | None
+) -> tuple[np.ndarray, list[str], int]:
+    """The signal [T,c] of 16-bit files or a part of it, its defects, and its length in samples.
 
     Neighbouring channels of one file are interleaved. The lowest value stands for a missing sample.
     """
@@ -264,45 +275,60 @@ def _read_format_16(folder: str, header: Header, record_id: str) -> tuple[np.nda
             " are not listed together in its header"
         )
     # the samples of each file, as many as the header states
-    parts = []
+    parts, sums, lengths = [], [], set()
     for group in groups:
         path, width, offset = os.path.join(folder, group[0].file), len(group), group[0].offset
         try:
             with open(ordinary(path), "rb") as file:
                 held = max(0, os.fstat(file.fileno()).st_size - offset) // 2
                 count = held if header.samples is None else header.samples * width
-                adc = np.fromfile(
-                    file, "<i2", min(count, held, LARGEST_VALUES), offset=offset if held else 0
-                )
+                short = held < count or held < width or count % width or count > LARGEST_VALUES
+                first, end = span or (0, count // width)
+                values = 0 if short else min(count, end * width) - first * width
+                file.seek(offset + 2 * first * width)
+                adc = np.fromfile(file, "<i2", values)
+                if first == 0 and not short:
+                    sums += _file_sums(file, offset, count, width, adc)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "no ordinary file"
             raise InputError(
                 f"record {record_id}: cannot read its signal file {path} ({reason})"
             ) from None
-        if len(adc) < count or len(adc) < width or len(adc) % width:
-            there = f"{len(adc) // width} of {header.samples or 'whole'} samples"
+        if short:
+            there = f"{held // width} of {header.samples or 'whole'} samples"
             raise InputError(f"record {record_id}: {group[0].file} is truncated: {there}")
         parts.append(adc.reshape(-1, width))
-    if len({len(part) for part in parts}) > 1:
+        lengths.add(count // width)
+    if len(lengths) > 1:
         raise InputError(f"record {record_id}: its signal files differ in length")
     # physical values, and the channels whose checksum is wrong
     adc = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     signal = adc.astype(np.float32)
     signal -= np.array([c.baseline for c in header.channels], np.float32)
     signal /= np.array([c.gain for c in header.channels], np.float32)
-    if adc.min() == -32768:
+    if adc.min(initial=0) == -32768:
         signal[adc == -32768] = np.nan
-    sums = checksums(adc)
     # 0 is written by programs that do not compute it
     stated = [c.checksum or None for c in header.channels]
     wrong = [
         c.name
-        for c, want, got in zip(header.channels, stated, sums, strict=True)
+        for c, want, got in zip(header.channels, stated, sums, strict=bool(sums))
         if want not in (None, got)
     ]
-    return signal, [
+    defects = [
         f"checksum:{canonical(name) or re.sub(r'[^0-9A-Za-z]+', '_', name)}" for name in wrong
     ]
+    return signal, defects, lengths.pop()
+
+
+def _file_sums(file: BinaryIO, offset: int, count: int, width: int, start: np.ndarray) -> list[int]:
+    """Checksums of all samples of a file, of which the `start` has been read."""
+    sums = np.array(checksums(start.reshape(-1, width)))
+    for first in range(len(start), count, SUM_ROWS * width):
+        file.seek(offset + 2 * first)
+        more = np.fromfile(file, "<i2", min(SUM_ROWS * width, count - first))
+        sums += checksums(more.reshape(-1, width))
+    return (sums % 65536).tolist()
 
 
 def checksums(adc: np.ndarray) -> list[int]:
@@ -358,10 +384,13 @@ def quiet_wfdb() -> Iterator[ModuleType]:
         yield wfdb
 
 
-def _read_with_wfdb(stem: str | Path, record_id: str) -> tuple[np.ndarray, list[str], list[str]]:
+def _read_with_wfdb(
+    stem: str | Path, record_id: str, span: Span | None = None
+) -> tuple[np.ndarray, list[str], list[str]]:
+    first, end = span or (0, None)
     try:
         with quiet_wfdb() as wfdb:
-            record = wfdb.rdrecord(str(stem))
+            record = wfdb.rdrecord(str(stem), sampfrom=first, sampto=end)
         names = [name or "" for name in record.sig_name]
         return (
             np.asarray(record.p_signal, np.float32),

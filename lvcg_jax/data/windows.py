@@ -17,15 +17,18 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import split_of_patient
+from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus
-from data_prep.dataset.one_shard import Job, examine
+from data_prep.dataset.long_windows import long_windows, open_long
+from data_prep.dataset.one_shard import Job, examine, reason_of
 from data_prep.dataset.shards import ShardSet, read_metadata, uid_of
 from data_prep.ecg.leads import LEADS, canonical, lead_mask, mask_leads, parse_leads
-from data_prep.ecg.preprocess import Preprocess
-from data_prep.ecg.record import RecordRef, Waveform
+from data_prep.ecg.preprocess import Preprocess, Window
+from data_prep.ecg.record import RecordRef, Span, Waveform
 from data_prep.formats.wfdb_files import MILLIVOLTS, to_millivolts
 
 READ_CHUNK = 64  # examples of one read
+BAR_OF_RECORD = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} {unit} [{elapsed}<{remaining}]"
 # what the windows of data_prep.ecg.preprocess know themselves
 _OF_PREPROCESS = (
     "beats", "start", "length", "complete", "scale", "lead_mask", "window", "signal",
@@ -73,30 +76,65 @@ def corpus_windows(
     preprocess: Preprocess,
     failures: list[Failure],
     done: Callable[[], object] = lambda: None,
+    progress: bool = False,
 ) -> Iterator[dict]:
     """All windows of raw records, prepared and checked exactly as `lvcg build` does it.
 
     Records that cannot be used go to `failures`. Those of a labelled corpus without splits are
-    split as a build would do it. `done` is called after every record.
+    split as a build would do it. `done` is called after every record. Long records are read and
+    prepared in chunks, each with a bar of its own if `progress` is wished for: their windows have
+    an additional list `of_record`, of defects that are known after the last window only.
     """
     job = Job(Path(), preprocess, windows="all", store_signal=False)
     for ref in corpus.refs:
         patient = ref.patient_id or ref.record_id
         split = ref.split or (split_of_patient(patient) if corpus.tasks else "")
-        outcome = examine(corpus, ref, job)
-        if not outcome.windows:
-            failures.append(Failure(ref.record_id, None, outcome.reason))
-        for window in outcome.windows:
+        of_record: list[str] = []
+        for window in _windows_of(corpus, ref, job, failures, of_record, progress):
             yield {name: getattr(window, name) for name in _OF_PREPROCESS} | {
                 "record_id": ref.record_id,
                 "patient_id": patient,
                 "split": split,
                 "labels": ref.labels,
                 "defects": ";".join(window.defects),
+                "of_record": of_record,
                 "uid": uid_of(ref.record_id, window.window),
                 "visible": window.lead_mask,
             }
         done()
+
+
+def _windows_of(
+    corpus: Corpus,
+    ref: RecordRef,
+    job: Job,
+    failures: list[Failure],
+    of_record: list[str],
+    progress: bool,
+) -> Iterator[Window]:
+    """The windows of one record; `of_record` is filled if it is a long one."""
+    try:
+        record = open_long(corpus, ref)
+        if record is not None:
+            minutes = record.samples / record.rate / 60
+            how = {"unit": "min", "desc": ref.record_id, "bar_format": BAR_OF_RECORD}
+            bar = progress_bar(total=round(minutes), disable=not progress, **how)
+            with bar:
+                yield from long_windows(record, job, of_record, lambda s: bar.update(s / 60))
+            return
+    except Exception as error:  # whatever is wrong with one record, there are others
+        failures.append(Failure(ref.record_id, None, reason_of(error, ref)))
+        return
+    outcome = examine(corpus, ref, job)
+    if not outcome.windows:
+        failures.append(Failure(ref.record_id, None, outcome.reason))
+    yield from outcome.windows
+
+
+def defect_words(window: dict) -> str:
+    """All defects of a window, joined by ';'."""
+    own = [window["defects"]] if window["defects"] else []
+    return ";".join([*window.get("of_record", ()), *own])
 
 
 def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name: str) -> Corpus:
@@ -130,10 +168,13 @@ def signal_corpus(signal, fs: float, leads: Sequence[str] | str, unit: str, name
     if str(unit).lower() not in MILLIVOLTS:
         raise InputError(f"{name}: unit={unit!r} is no voltage: give 'mV', 'uV' or 'V'")
     in_mv, names = to_millivolts(signal.astype(np.float32), names, [str(unit)] * len(names), name)
-    wave = Waveform(in_mv, rate, names)
-    return Corpus(
-        "memory", "", {}, [RecordRef(name, name, None, {}, "")], "none given", read=lambda ref: wave
-    )
+
+    def read(ref: RecordRef, span: Span | None = None) -> Waveform:
+        part = in_mv if span is None else in_mv[slice(*span)]
+        return Waveform(part, rate, names, total=None if span is None else len(in_mv))
+
+    refs = [RecordRef(name, name, None, {}, "")]
+    return Corpus("memory", "", {}, refs, "none given", read=read, in_parts=True)
 
 
 def show_only(

@@ -16,7 +16,7 @@ from data_prep.base.progress import progress_bar
 from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
-from data_prep.ecg.record import RecordRef
+from data_prep.ecg.record import RecordRef, Span
 from data_prep.formats.any_file import read_file
 from lvcg_jax import __version__
 from lvcg_jax.data.entries import list_entries
@@ -79,8 +79,9 @@ def embed_corpus(
 ) -> Table:
     """The embedding table of all windows of raw records; arguments as for `embed_dataset`."""
     found = [] if failures is None else failures
-    with progress_bar(total=len(corpus.refs), unit="rec", disable=not progress) as bar:
-        windows = corpus_windows(corpus, model.preprocess, found, bar.update)
+    several = progress and len(corpus.refs) > 1
+    with progress_bar(total=len(corpus.refs), unit="rec", disable=not several) as bar:
+        windows = corpus_windows(corpus, model.preprocess, found, bar.update, progress)
         table = embed_table(model, windows, corpus.tasks, found, **options)
     return table if failures is not None else _complete(table, found)
 
@@ -107,12 +108,23 @@ def embed_table(
     """
     if leads:
         windows = show_only(windows, leads, failures)
-    kept, outputs = model.embed_windows(windows, tokens=tokens)
+    kept, outputs = model.embed_windows(*model.few_or_many(windows), tokens=tokens)
     if not kept:
         count, first = len({failure.record_id for failure in failures}), failures[0]
         raise InputError(
             f"no embedding for any of {count} records; {first.record_id}: {first.reason}"
         )
+    return rows_table(model, kept, outputs, tasks, rows)
+
+
+def rows_table(
+    model: LVCG,
+    kept: list[dict],
+    outputs: dict[str, np.ndarray],
+    tasks: dict[str, Sequence[str]],
+    rows: str = "window",
+) -> Table:
+    """What `LVCG.embed_windows` gives, as a table."""
     metadata = {
         "checkpoint": model.checkpoint,
         "preprocess_hash": model.preprocess.hash(),
@@ -139,15 +151,16 @@ def file_corpus(path: str, rate: float | None, unit: str | None, leads: str | No
     names = leads.split(",") if leads else None
     flags = {"rate": rate, "unit": unit, "lead_names": names}
 
-    def read(ref: RecordRef):
+    def read(ref: RecordRef, span: Span | None = None):
         try:
-            return read_file(ref.path, ref.record_id, rate, unit, names)
+            return read_file(ref.path, ref.record_id, rate, unit, names, span)
         except NotSaid as error:
             absent = [f"--{name}" for name, value in flags.items() if value is None]
             raise InputError(f"{error} (for one file: {', '.join(absent)})") from None
 
     stem = Path(path).stem
-    return Corpus("file", "", {}, [RecordRef(stem, stem, None, {}, path)], "none given", read=read)
+    refs = [RecordRef(stem, stem, None, {}, path)]
+    return Corpus("file", "", {}, refs, "none given", read=read, in_parts=True)
 
 
 def count_words(rows: int, columns: Mapping[str, np.ndarray], failures: list[Failure]) -> str:

@@ -24,7 +24,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import cannot_write, ordinary, whole_file
 from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.base.words import in_all, list_some
-from lvcg_jax.data.windows import lead_names
+from lvcg_jax.data.windows import defect_words, lead_names
 from lvcg_jax.text.notebook import facts_html, part_words, to_frame
 
 ENDINGS = (".npz", ".parquet")
@@ -135,7 +135,7 @@ def window_table(
             "start_seconds": column("start_seconds"),
             "num_beats": np.array([len(window["length"]) for window in windows]),
             "leads": np.array([";".join(lead_names(window)) for window in windows]),
-            "defects": column("defects"),
+            "defects": np.array([defect_words(window) for window in windows]),
         },
     )
 

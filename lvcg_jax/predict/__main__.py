@@ -149,7 +149,7 @@ def _embed(
     if args.data is not None:
         return embed_dataset(model, args.data, names=args.pseudonyms, **options)
     corpus = pseudonymise(corpus, args.pseudonyms)
-    return embed_corpus(model, corpus, progress=args.record is None, **options)
+    return embed_corpus(model, corpus, **options)
 
 
 def _one_record(loaded: list[heads.Head], columns: dict) -> list[str]:

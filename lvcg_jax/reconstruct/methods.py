@@ -67,6 +67,9 @@ METHODS = (*SOURCES, *NO_NETWORK)
 FIELD, PACKAGED = "lvcg_field", Path(__file__).with_name("packaged") / "field.safetensors"
 
 
+UPSTROKE = 1 / 16  # share of an interval that the upstroke of the next R peak takes: 50 ms of 0.8 s
+
+
 class NetworkLeads:
     """A trained LVCG; `names` maps what each result is called to the tokens it is decoded from, see
     model.reconstruct.
@@ -114,6 +117,19 @@ def stitch_packed(beats: np.ndarray, windows: Sequence[dict]) -> list[np.ndarray
         )
         for w, end in zip(windows, ends, strict=True)
     ]
+
+
+def without_next_beat(x: np.ndarray, window: dict) -> np.ndarray:
+    """The leads [l,T] of a window, level over the last UPSTROKE of its last interval.
+
+    Every interval that a network learns from ends in the upstroke of the next R peak, so it ends
+    the last one in it, too, although that is cut off long before a next beat.
+    """
+    length = int(window["length"][-1])
+    if window["complete"][-1] or length < 2:
+        return x
+    last = min(length - 1, max(1, round(UPSTROKE * length)))
+    return np.concatenate([x[:, :-last], np.repeat(x[:, -last - 1, None], last, axis=1)], axis=1)
 
 
 def check_methods(names: Sequence[str], known: Sequence[str] = (FIELD, *METHODS)) -> list[str]:

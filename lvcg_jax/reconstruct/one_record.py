@@ -56,11 +56,13 @@ from lvcg_jax.reconstruct.methods import (
     FIELD,
     PACKAGED,
     SOURCES,
+    NetworkLeads,
     check_methods,
     choose_eps,
     load_learned,
     load_network,
     make_methods,
+    without_next_beat,
 )
 from lvcg_jax.reconstruct.scores import score_leads
 from lvcg_jax.reconstruct.views import Windows, bars_in_mv
@@ -148,6 +150,8 @@ def derive(
                     whole_length[:, place] = np.where(present, 0.0, deviation)
                 continue
             for name, (x,) in method.predict([window]).items():
+                if isinstance(method, NetworkLeads):
+                    x = without_next_beat(x, window)
                 x = np.where(present, seen, to_mv(x, window) if method.units[name] == "z" else x)
                 found[name][:, place] = obey_limb_laws(x, present[:, 0])
         truth[:, place] = np.where(present, seen, np.nan)

@@ -20,6 +20,7 @@ from lvcg_jax.stats.scaling import fit_pca
 MOST_ROWS = 10_000
 FEWEST_ROWS = 12  # under so many records a map shows nothing
 TSNE_INPUT = 50  # principal components that t-SNE starts from
+SHOWN, ROOM = 99.0, 0.15  # percent of the rows that set the edges of a map; share around them
 SPLIT = "split"  # what else records can be coloured by
 
 
@@ -84,9 +85,15 @@ def make_maps(embedding: np.ndarray, with_tsne: bool = True) -> list[Map]:
 
 
 def quantise(places: np.ndarray) -> str:
-    """Places [m,2] as 16-bit numbers from edge to edge, one scale for both directions, in
-    base64."""
-    low, high = places.min(0), places.max(0)
+    """Places [m,2] as 16-bit numbers from edge to edge, one scale for both directions, in base64.
+
+    The edges leave room around the middle 99% of the rows; what lies farther out is drawn at an
+    edge, so that a few odd records do not squeeze all others into a corner.
+    """
+    inner = np.percentile(places, ((100 - SHOWN) / 2, (100 + SHOWN) / 2), axis=0)
+    room = ROOM * (inner[1] - inner[0])
+    low = np.maximum(inner[0] - room, places.min(0))
+    high = np.minimum(inner[1] + room, places.max(0))
     span = max(float((high - low).max()), 1e-12)
     whole = np.round(65535 * ((places - (low + high) / 2) / span + 0.5)).clip(0, 65535)
     return base64.b64encode(whole.astype("<u2").tobytes()).decode()

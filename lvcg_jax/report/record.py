@@ -21,7 +21,8 @@ from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import Record
 from data_prep.formats.any_file import read_any
 from lvcg_jax.config.folders import trained_folders
-from lvcg_jax.embed.lvcg import LVCG, Embedding
+from lvcg_jax.embed.answers import Embedding
+from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.reconstruct.lead_sizes import LeadSizes, sizes_of_facts
 from lvcg_jax.reconstruct.methods import make_methods
@@ -35,6 +36,15 @@ SECONDS = 10.0
 GEOMETRY = "dower"  # of the loops, as in lvcg_jax.report.vcg
 DRAWN_RATE = 250.0  # Hz: ten samples a millimetre of paper
 DEFAULT = Preprocess()  # whose band the delineation was validated with
+# of adults at rest: recommendations of AHA, ACCF and HRS for the interpretation of the ECG, 2009
+USUAL = {
+    "heart rate": "60 to 100",
+    "PR": "120 to 200",
+    "QRS": "up to 110",
+    "QTc (Bazett)": "up to 450 (men), 460 (women)",
+    "QTc (Fridericia)": "up to 450 (men), 460 (women)",
+    "QRS axis": "-30° to 90°",
+}
 TYPICAL_RECORDS = 2_000  # training records for the usual size of a lead
 
 
@@ -191,8 +201,8 @@ def beats_of(view: View) -> tuple[np.ndarray, list[tuple[str, float, float]]]:
     ]
 
 
-def interval_facts(study: Study) -> list[tuple[str, str]]:
-    """The line that is printed at the top of an ECG."""
+def interval_facts(study: Study) -> list[tuple[str, ...]]:
+    """The line that is printed at the top of an ECG, with what is usual."""
     found = morphology.record_intervals(
         measured(study.view), study.view.rate, study.view.visible, study.view.peaks
     )
@@ -203,7 +213,7 @@ def interval_facts(study: Study) -> list[tuple[str, str]]:
             return "not measurable"
         return f"{value:.0f}{unit}" if unit == "°" else f"{value:.0f}\u00a0{unit}"
 
-    return [
+    shown = [
         ("heart rate", say(found.heart_rate, "/ min")),
         ("PR", say(found.pr_ms, "ms")),
         ("QRS", say(found.qrs_ms, "ms")),
@@ -215,6 +225,7 @@ def interval_facts(study: Study) -> list[tuple[str, str]]:
         ("QRS-T angle", say(numbers["qrs_t_angle_mean_deg"], "°")),
         ("beats", str(found.beats)),
     ]
+    return [(*pair, USUAL[pair[0]]) if pair[0] in USUAL else pair for pair in shown]
 
 
 def leads_section(study: Study, command: str) -> Markup:
@@ -341,7 +352,8 @@ def record_page(options: Options) -> str:
         title=f"ECG record {record_id}",
         subtitle=f"{length}, leads {leads}{info}",
         numbers=interval_facts(study),
-        remark=f"Medians over beats, from {seen}. {NOT_FOR_DIAGNOSIS}",
+        remark=f"Medians over beats, from {seen}. Usual: of adults at rest (AHA/ACCF/HRS 2009)."
+        f" {NOT_FOR_DIAGNOSIS}",
         sections=sections,
         origin=f"Model {study.model.checkpoint}, preprocessing {steps}.",
         command=command,

@@ -257,15 +257,16 @@ class Checkpoints:
                 " or another --workdir"
             )
 
-    def restore_for_use(self, abstract_state, which: str = "lowest"):
+    def restore_for_use(self, abstract_state, which: str = "lowest", meta: dict | None = None):
         """The state to evaluate, and its step: of lowest validation loss, or the latest (also where
-        none was validated)."""
+        none was validated). `meta` is what check_config has read."""
         manager, step = self._for_use(which)
-        return _read_state(manager, step, abstract_state, _read_meta(manager, step)), step
+        meta = _read_meta(manager, step) if meta is None else meta
+        return _read_state(manager, step, abstract_state, meta), step
 
-    def check_config(self, config: ConfigDict, which: str = "lowest") -> None:
+    def check_config(self, config: ConfigDict, which: str = "lowest") -> dict:
         """Refuses a config other than the one that the checkpoint to evaluate was trained with: it
-        would give other embeddings without a word."""
+        would give other embeddings without a word. Returns what the checkpoint says of itself."""
         manager, step = self._for_use(which)
         meta = _read_meta(manager, step)
         changed = differences(_as_config(meta.get("config")), config) if "config" in meta else []
@@ -280,6 +281,7 @@ class Checkpoints:
                 f"{self.workdir} was trained with preprocessing {meta['preprocess_hash']}, which"
                 " this version of the code does not do: use the version that trained it"
             )
+        return meta
 
     def _for_use(self, which: str) -> tuple[ocp.CheckpointManager, int]:
         manager = (

@@ -65,13 +65,13 @@ def _of_run(run: Path, which: str) -> Trained:
     checkpoints = Checkpoints(run)
     try:
         with _of_model(run / "config.json"):
-            checkpoints.check_config(config, which)
+            meta = checkpoints.check_config(config, which)
             abstract = jax.eval_shape(partial(fresh_state, config), 0)
         here = _first_device()
         placed = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), abstract
         )
-        state, step = checkpoints.restore_for_use(placed, which)
+        state, step = checkpoints.restore_for_use(placed, which, meta)
     except DamagedCheckpoint as error:
         raise InputError(
             f"the {which} checkpoint of {run} cannot be read ({error}): try another --which"

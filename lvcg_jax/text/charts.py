@@ -104,7 +104,7 @@ class _Axes:
     height: float
     width: float = WIDTH - LEFT - RIGHT
     log_y: bool = False
-    ticks: int = 5  # about so many
+    ticks: int = 5  # about so many; on the upright axis, a few if the chart is low
 
     def x(self, value):
         low, high = self.x_range
@@ -119,7 +119,8 @@ class _Axes:
     ) -> str:
         """Grid, ticks, axes and labels."""
         bottom, end, parts = self.top + self.height, LEFT + self.width, []
-        y_ticks = log_ticks(*self.y_range) if self.log_y else nice_ticks(*self.y_range, self.ticks)
+        upright = self.ticks if self.height > 300 else min(self.ticks, 5)
+        y_ticks = log_ticks(*self.y_range) if self.log_y else nice_ticks(*self.y_range, upright)
         for tick in y_ticks:
             place = self.y(float(tick))
             parts.append(f'<path class="rule" d="M{LEFT} {place:.1f}H{end}"/>')
@@ -139,7 +140,7 @@ class _Axes:
         return "".join(parts)
 
 
-def _legend(series: Sequence[Series]) -> tuple[str, float]:
+def _legend(series: Sequence[Series], end: float) -> tuple[str, float]:
     """The names under the title, in as many lines as they need, and the height of those."""
     parts, x, y = [], float(LEFT), TOP + 8.0
     named = [s for s in series if s.name]
@@ -147,7 +148,7 @@ def _legend(series: Sequence[Series]) -> tuple[str, float]:
         return "", 0.0
     for s in named:
         width = 24 + LETTER * len(s.name)
-        if x > LEFT and x + width > WIDTH - RIGHT:
+        if x > LEFT and x + width > end - RIGHT:
             x, y = float(LEFT), y + 15
         colour = colour_of(s.colour)
         if s.line:
@@ -169,6 +170,7 @@ def line_chart(
     x_ticks: Sequence[tuple[float, str]] | None = None,
     zero: bool = False,
     plot_height: float = 150,
+    width: float = WIDTH,
 ) -> Drawing:
     """Curves with axis labels; `zero` draws the line y = 0 and keeps it in view, `x_ticks` are
     (place, word)."""
@@ -187,16 +189,17 @@ def line_chart(
     if x_range[1] <= x_range[0]:
         x_range = (x_range[0] - 1, x_range[1] + 1)
 
-    legend, more = _legend(series)
-    axes = _Axes(x_range, y_range, TOP + more, plot_height, log_y=log_y)
-    parts = [svg.text(title, LEFT, 15, 13, bold=True, room=WIDTH - LEFT), legend]
+    legend, more = _legend(series, width)
+    inner, ticks = width - LEFT - RIGHT, 5 if width == WIDTH else 10
+    axes = _Axes(x_range, y_range, TOP + more, plot_height, inner, log_y, ticks)
+    parts = [svg.text(title, LEFT, 15, 13, bold=True, room=width - LEFT), legend]
     parts.append(axes.frame(x_label, y_label, x_ticks))
     if zero:
-        path = f"M{LEFT} {axes.y(0):.1f}H{WIDTH - RIGHT}"
+        path = f"M{LEFT} {axes.y(0):.1f}H{width - RIGHT}"
         parts.append(f'<path class="axis" d="{path}" stroke-dasharray="3 3"/>')
     parts += [_draw(s, axes) for s in series] + [_words(s, axes) for s in series]
     height, words = axes.top + plot_height + BOTTOM, f"{title}: {y_label} over {x_label}"
-    return Drawing(WIDTH, height, "".join(parts), words)
+    return Drawing(width, height, "".join(parts), words)
 
 
 def _draw(s: Series, axes: _Axes) -> str:
@@ -225,7 +228,8 @@ def _words(s: Series, axes: _Axes) -> str:
     parts = []
     for word, x, y in zip(s.words, s.x, s.y, strict=False):
         if np.isfinite(y):
-            side, anchor = (-6, "end") if axes.x(x) > WIDTH - 70 else (6, "start")
+            far = axes.x(x) > LEFT + axes.width - 58
+            side, anchor = (-6, "end") if far else (6, "start")
             parts.append(svg.text(word, axes.x(x) + side, axes.y(y) + 11, 10, "halo", anchor))
     return "".join(parts)
 

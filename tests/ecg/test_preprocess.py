@@ -252,6 +252,7 @@ def test_hash_changes_with_every_field_and_is_stable():
         "peaks": "vcg",
         "geometry": "dower",
         "recover_limb_leads": False,
+        "fast_rhythm": True,
     }
     hashes = {Preprocess().hash()}
     for field in dataclasses.fields(Preprocess):

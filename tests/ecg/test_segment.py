@@ -200,6 +200,25 @@ def _f1(found, truth, counts, tolerance=0.15):
     counts += (hits, len(free), len(truth) - hits)
 
 
+def test_a_fast_regular_rhythm_is_found_if_asked_for_and_noise_is_not():
+    t = np.arange(1000) / 100
+    rng = np.random.default_rng(0)
+    beat = np.exp(-0.5 * (((t % 0.33) - 0.16) / 0.03) ** 2)  # 182 a minute, nothing between beats
+    beat += 0.8 * np.exp(-0.5 * (((t % 0.33) - 0.02) / 0.04) ** 2)
+    fast = np.outer(np.linspace(0.4, 1.2, 12), beat) + rng.normal(0, 0.01, (12, 1000))
+    fast = signal.bandpass(fast, 100, 0.67, 40, 3)
+    assert not len(segment.r_peaks_vcg(fast, ALL, 100))
+    found = segment.r_peaks_vcg(fast, ALL, 100, fast=True)
+    assert 28 <= len(found) <= 31
+    np.testing.assert_allclose(np.diff(found), 33, atol=2)
+    for seed in range(20):  # neither noise nor interference is a rhythm
+        noise = np.random.default_rng(seed).normal(0, 0.1, (12, 1000))
+        noise = signal.bandpass(noise, 100, 0.67, 40, 3)
+        assert len(segment.r_peaks_vcg(noise, ALL, 100, fast=True)) < 8
+        plain = segment.r_peaks_vcg(noise, ALL, 100)
+        assert len(plain) == 0 or len(plain) == len(segment.r_peaks_vcg(noise, ALL, 100, fast=True))
+
+
 @pytest.mark.skipif(
     "LVCG_REAL_DATA" not in os.environ, reason="needs LVCG_REAL_DATA: a folder with ludb/data"
 )
@@ -216,7 +235,9 @@ def test_detectors_against_cardiologists_marks_on_ludb():
         x, _ = order_leads(record.p_signal, record.sig_name)
         x = signal.bandpass(signal.resample(x, record.fs, 100), 100, 0.67, 40, 3)
         _f1(segment.r_peaks_lead_ii(x[1], 100) / 100, truth, counts["lead_ii"])
-        _f1(segment.r_peaks_vcg(x, ALL, 100) / 100, truth, counts["vcg"])
+        found = segment.r_peaks_vcg(x, ALL, 100)
+        _f1(found / 100, truth, counts["vcg"])
+        np.testing.assert_array_equal(segment.r_peaks_vcg(x, ALL, 100, fast=True), found)
         _f1(
             segment.r_peaks_vcg(np.where(v2[:, None], x, 0), v2, 100) / 100,
             truth,

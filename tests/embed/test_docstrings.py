@@ -8,7 +8,7 @@ import pytest
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
 from lvcg_jax import LVCG, Embedding, Prediction
-from lvcg_jax.embed.lvcg import Beats, HeartVector
+from lvcg_jax.embed.answers import Beats, HeartVector
 from lvcg_jax.model.network import Network
 
 METHODS = ("load", "random", "embed", "predict", "tokens", "vcg")

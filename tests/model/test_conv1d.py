@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lvcg_jax.model.ops.conv1d import (
+    SPLIT_BEATS,
     SPLIT_CHANNELS,
     _banded_conv1d,
     _library_conv1d,
@@ -55,7 +56,8 @@ def test_split_convolution_is_the_library_one(length, stride, width):
 
 @pytest.mark.parametrize("length, stride", [(4, 1), (8, 1), (8, 2)])
 def test_wide_convolutions_are_split_on_cpu_and_keep_to_one_form_elsewhere(length, stride):
-    x, kernel, stride, weight = arrays(2, length, stride, 7, SPLIT_CHANNELS, SPLIT_CHANNELS)
+    sizes = (SPLIT_BEATS, length, stride, 7, SPLIT_CHANNELS, SPLIT_CHANNELS)
+    x, kernel, stride, weight = arrays(*sizes)
     chosen = values_and_gradients(conv1d, x, kernel, stride, weight)
     for found, expected in zip(
         chosen, values_and_gradients(_library_conv1d, x, kernel, stride, weight), strict=True
@@ -71,8 +73,14 @@ def test_wide_convolutions_are_split_on_cpu_and_keep_to_one_form_elsewhere(lengt
 
 
 def test_half_precision_is_not_split():
-    x, kernel, *_ = arrays(2, 8, 1, 7, SPLIT_CHANNELS, SPLIT_CHANNELS)
+    x, kernel, *_ = arrays(SPLIT_BEATS, 8, 1, 7, SPLIT_CHANNELS, SPLIT_CHANNELS)
     lowered = jax.jit(conv1d).lower(jnp.bfloat16(x), jnp.bfloat16(kernel)).as_text()
+    assert "stablehlo.convolution" in lowered and "stablehlo.dot" not in lowered
+
+
+def test_the_beats_of_one_record_are_not_split_so_that_they_compile_fast():
+    x, kernel, *_ = arrays(SPLIT_BEATS - 1, 8, 1, 7, SPLIT_CHANNELS, SPLIT_CHANNELS)
+    lowered = jax.jit(conv1d).lower(x, kernel).as_text()
     assert "stablehlo.convolution" in lowered and "stablehlo.dot" not in lowered
 
 

@@ -1,5 +1,6 @@
 """`lvcg map`: the same records in every map, in the same colours."""
 
+import base64
 import dataclasses
 
 import numpy as np
@@ -8,6 +9,7 @@ from helpers.pictures import read_picture, words_of
 
 from data_prep.base.errors import InputError
 from lvcg_jax.embed.table import Table, save_table
+from lvcg_jax.report.embedding_map import quantise
 from lvcg_jax.report.maps import colour_label, main, shared_rows
 
 
@@ -65,3 +67,13 @@ def test_maps_side_by_side(tables, tmp_path, capsys):
 
 def test_colour_of_a_record_without_exactly_one_class():
     assert [colour_label(n) for n in (["A"], ["A", "B"], [])] == ["A", "several", "none of them"]
+
+
+def test_a_few_odd_records_do_not_squeeze_the_others_into_a_corner():
+    places = np.random.default_rng(0).normal(size=(1000, 2))
+    places[:2] = (1e4, -1e4), (3e3, 0)
+    found = np.frombuffer(base64.b64decode(quantise(places)), "<u2").reshape(-1, 2)
+    assert np.ptp(np.percentile(found, (5, 95), axis=0), axis=0).min() > 0.3 * 65535
+    assert found[0].tolist() == [65535, 0]  # at the edge, on its side
+    inner = np.abs(places).max(1) < 2
+    np.testing.assert_allclose(np.corrcoef(found[inner, 0], places[inner, 0])[0, 1], 1, atol=1e-6)

@@ -5,6 +5,8 @@ import sys
 
 from helpers.commands import CONFIG, ROOT, environment
 
+from lvcg_jax.report.run import find_input
+
 SMALL = f"""
 from lvcg_jax.config.files import read_config_file
 def get_config():
@@ -38,3 +40,5 @@ def test_demo_goes_from_nothing_to_pictures(tmp_path):
         "embedding.svg",
     }
     assert "median beat" in (tmp_path / "demo" / "probe.md").read_text()
+    for name in ("probe", "embeddings"):  # so that its report shows scores and maps
+        assert find_input(tmp_path / "demo" / "run-seed0", name), name

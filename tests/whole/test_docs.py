@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -310,6 +311,22 @@ def test_citation_is_of_this_version():
     assert citation["version"] == __version__ and citation["license"] == "MIT"
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert f"## {__version__}" in (ROOT / "docs" / "CHANGELOG.md").read_text()
+
+
+def test_the_menu_names_every_page():
+    config = (ROOT / ".mkdocs.yml").read_text()
+    named = set(re.findall(r": ([\w-]+\.md)$", config, re.MULTILINE))
+    assert named == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_chart_of_results_shows_the_numbers_of_its_page(tmp_path):
+    draw = runpy.run_path(str(ROOT / "launch" / "draw_results.py"))
+    drawn, kept = (
+        re.sub("<style>.*?</style>", "", path.read_text(), flags=re.DOTALL)
+        for path in (draw["draw"](tmp_path / "results.svg"), draw["PICTURE"])
+    )
+    assert drawn == kept, "python launch/draw_results.py draws it again"
+    assert ">91.2<" in drawn
 
 
 def test_site_builds_without_a_warning_and_without_the_network(tmp_path):

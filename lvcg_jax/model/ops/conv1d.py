@@ -31,6 +31,8 @@ import numpy as np
 
 BANDED_STRIDED_LENGTH = 8  # strided convolutions of at most this many samples take the banded form
 SPLIT_CHANNELS = 192  # on both sides; with 128 the additions cost what the products save
+# Of fewer beats it saves nothing, and it takes the compiler twice as long: a single record, say.
+SPLIT_BEATS = 256
 SPLIT_LENGTHS = (4, 8)  # in blocks of 8 samples, 16 gained nothing
 NEAR, FAR = 0.75, 0.25  # an up-sampled value lies a quarter of the way to the next sample
 
@@ -85,7 +87,8 @@ def _multiply(x: jax.Array, kernel: jax.Array, tap: np.ndarray) -> jax.Array:
 
 def _can_split(x: jax.Array, kernel: jax.Array, stride: int) -> bool:
     wide = min(kernel.shape[1:]) >= SPLIT_CHANNELS and x.dtype == jnp.float32
-    return wide and x.shape[1] in SPLIT_LENGTHS and stride in (1, 2)
+    many = not isinstance(x.shape[0], int) or x.shape[0] >= SPLIT_BEATS  # or a symbol, in exports
+    return wide and many and x.shape[1] in SPLIT_LENGTHS and stride in (1, 2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
