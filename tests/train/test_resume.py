@@ -63,7 +63,8 @@ def assert_same_run(workdir, reference):
 def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(
     quick_shards, reference, tmp_path
 ):
-    arguments = train_arguments(tmp_path / "run", quick_shards, *SETTINGS)
+    cache = f"--config.data.cache={tmp_path / 'cache'}"  # packed records are the same records
+    arguments = train_arguments(tmp_path / "run", quick_shards, *SETTINGS, cache)
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", random.randint(2, STEPS - 6), process)
     time.sleep(random.random() * 0.2)
