@@ -9,7 +9,8 @@ packaged    the embeddings of one batch by each of the weights that the package 
 derive      nine leads from II, V2 and V5, by the network, by the Gaussian model of the beat and, if
             records are prepared as it needs them, by lvcg_field: a record alone and many, and how
             many times as long as embedding them that takes
-order       what the order of records costs a process: CPU microseconds a step and a record
+order       what the order of records costs a process: CPU microseconds a step and a record; and how
+            much of its batches is padding, with few records and with many on each device
 input       shards -> batches, and packed records (data.cache) -> batches, by one process and by two
 prepare     records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
@@ -59,7 +60,7 @@ from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.synthetic_heart.records import write_corpus
-from lvcg_jax.bench.host import measure_input, measure_order
+from lvcg_jax.bench.host import measure_input, measure_order, measure_padding
 from lvcg_jax.bench.plain_model import make_plain_model, pad_batch, unknown_fields
 from lvcg_jax.bench.records import RandomRecords
 from lvcg_jax.bench.timing import Program, TrainProgram, take_turns
@@ -87,6 +88,7 @@ from lvcg_jax.train.sharding import (
 from lvcg_jax.train.steps import make_train_step
 
 DRAWN_BATCHES = 101
+ORDER_RECORDS = 200_000  # of the order part
 PEAK_PRODUCTS = 4  # matrix products of one timed call
 SHOWN = ("II", "V2", "V5")  # of the derive part
 
@@ -400,8 +402,11 @@ def compare(
 
 def bench_order(bench: Bench) -> dict:
     """Working out which records a process reads, for global batches and numbers of processes
-    ("batch/processes"), on as many records as MIMIC-IV-ECG has."""
-    return measure_order(np.resize(bench.shards.counts, 800_000), bench.repeats)
+    ("batch/processes"), and how full the slots of its batches are."""
+    return {
+        "cost": measure_order(np.resize(bench.shards.counts, ORDER_RECORDS), bench.repeats),
+        "padding": measure_padding(bench.shards, bench.config.mesh.group_records),
+    }
 
 
 def bench_input(bench: Bench) -> dict:

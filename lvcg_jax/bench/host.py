@@ -19,39 +19,70 @@ from data_prep.dataset.shards import ShardSet
 from lvcg_jax.data.batches import BatchMaker, train_batches
 from lvcg_jax.data.order import BatchOrder, OwnOrder
 from lvcg_jax.data.packed_source import PackedSource
+from lvcg_jax.train.sharding import sharing_devices
 
 INPUT_BATCHES = 20  # batches of one repeat
 BATCH_SIZES, PROCESSES = (64, 512, 2048, 16384), (1, 8, 64)
+PADDING_RECORDS, PADDING_DEVICES, PADDING_STEPS = (2, 4, 8, 64), (8, 32, 256), 20
 ORDER_WINDOWS = 3  # timed ones
 PROCESS_SECONDS = 0.5  # for which processes read at once, in one repeat
 
 
-def order_cost(counts: np.ndarray, batch_size: int, processes: int) -> dict[str, float]:
-    """Microseconds of CPU that the order costs the first of some processes, per step and per record
-    that it reads."""
-    own = OwnOrder(BatchOrder(counts, batch_size, 1, processes, 0), [0])
-    own[own.steps - 1]  # the first window is there, the next one under way
+def measure_order(counts: np.ndarray, repeats: int) -> dict[str, dict[str, float]]:
+    """Microseconds of CPU that the order costs one of some processes, per step and per record that
+    it reads: {"batch size/processes": the median of some repeats}."""
+    orders = {
+        (size, processes): OwnOrder(BatchOrder(counts, size, 1, processes, 0), [0])
+        for size in BATCH_SIZES
+        for processes in PROCESSES
+    }
+    costs: dict[tuple[int, int], list[float]] = {case: [] for case in orders}
+    for k in progress_bar(range(repeats), desc="order", leave=False):
+        for case, own in orders.items():
+            costs[case].append(_order_cost(own, k))
+    return {
+        f"{size}/{processes}": {
+            "us_per_step": statistics.median(found),
+            "us_per_own_record": statistics.median(found) / (size // processes),
+        }
+        for (size, processes), found in costs.items()
+    }
+
+
+def _order_cost(own: OwnOrder, repeat: int) -> float:
+    """Microseconds a step, over some windows. Each is worked out while the one before is used, so
+    that as many are worked out in that time as are used."""
+    first = (1 + repeat * ORDER_WINDOWS) * own.steps
+    own[first - 1]
     own.wait()
     before = time.process_time()
-    for step in range(own.steps, (1 + ORDER_WINDOWS) * own.steps):
+    for step in range(first, first + ORDER_WINDOWS * own.steps):
         own[step]
     own.wait()
-    per_step = (time.process_time() - before) / (ORDER_WINDOWS * own.steps) * 1e6
-    return {"us_per_step": per_step, "us_per_own_record": per_step / (batch_size // processes)}
+    return (time.process_time() - before) / (ORDER_WINDOWS * own.steps) * 1e6
 
 
-def measure_order(counts: np.ndarray, repeats: int) -> dict[str, dict]:
-    """The order_cost of every global batch and number of processes: the median of some repeats."""
-    costs: dict[str, list] = {}
-    for _ in progress_bar(range(repeats), desc="order", leave=False):
-        for size in BATCH_SIZES:
-            for processes in PROCESSES:
-                cost = order_cost(counts, size, processes)
-                costs.setdefault(f"{size}/{processes}", []).append(cost)
-    return {
-        name: {key: statistics.median(cost[key] for cost in found) for key in found[0]}
-        for name, found in costs.items()
-    }
+def measure_padding(shards, group_records: int) -> dict[str, dict[str, float]]:
+    """The share of the slots of training batches that no beat fills: {"records a device x devices":
+    with groups shared as mesh.group_records says, and with one group for each device}."""
+    found = {}
+    for records in PADDING_RECORDS:
+        for devices in PADDING_DEVICES:
+            shared = sharing_devices(records, devices, group_records)
+            found[f"{records}x{devices}"] = {
+                "shared": _padding(shards, records * devices, devices // shared, shared),
+                "alone": _padding(shards, records * devices, devices, 1),
+            }
+    return found
+
+
+def _padding(shards, batch_size: int, groups: int, devices: int) -> float:
+    maker = BatchMaker(shards, 1, groups, [0], True, devices=devices)
+    order = maker.order(batch_size, 0)
+    numbers = order.records(np.arange(PADDING_STEPS), order.columns.reshape(-1))
+    return 1.0 - float(
+        shards.counts[numbers].sum(1).mean() / (groups * maker.training_slots(order))
+    )
 
 
 class Reader:
@@ -113,17 +144,23 @@ def measure_input(
 
 
 def measure_processes(job: tuple[Path, int, int, Path], repeats: int) -> dict[str, float]:
-    """Packed records per second of one process, and of two at once, in turns."""
+    """Packed records per second of one process, and of two at once, in turns; also by the seconds
+    that their cores gave them, which other programs do not change."""
     with _workers(job, 2) as pipes:
         totals: dict[int, list] = {1: [], 2: []}
         for _ in progress_bar(range(repeats), desc="processes", leave=False):
             for count, found in totals.items():
-                found.append(sum(_ask(pipes[:count])))
-    one, two = (statistics.median(found) for found in totals.values())
-    return {"one": one, "two": two, "ratio": two / one}
+                found.append(np.sum(_ask(pipes[:count]), axis=0))
+    one, two = (np.median(found, axis=0) for found in totals.values())
+    return {
+        "one": float(one[0]),
+        "two": float(two[0]),
+        "ratio": float(two[0] / one[0]),
+        "ratio_per_cpu_second": float(two[1] / one[1]),
+    }
 
 
-def _ask(pipes: Sequence[Connection]) -> list[float]:
+def _ask(pipes: Sequence[Connection]) -> list[tuple[float, float]]:
     """The speeds of workers that read at the same time."""
     for pipe in pipes:
         pipe.send(PROCESS_SECONDS)
@@ -167,7 +204,8 @@ def _work(
     reader.read(INPUT_BATCHES)
     pipe.send("ready")
     while seconds := pipe.recv():
-        records, start = 0, time.perf_counter()
+        records, start, cpu = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() - start < seconds:
             records += reader.read(1)
-        pipe.send(records / (time.perf_counter() - start))
+        spent = time.perf_counter() - start, time.process_time() - cpu
+        pipe.send((records / spent[0], records / spent[1]))

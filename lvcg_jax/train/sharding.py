@@ -25,7 +25,9 @@ def make_mesh(config) -> Mesh:
             " choose a divisor"
         )
     data = devices // config.mesh.model
-    share = _sharing_devices(config, data)
+    records, share = config.data.batch_size // (config.optim.accumulate * data), 1
+    if config.data.pack and records:
+        share = sharing_devices(records, data, config.mesh.group_records)
     axes = {"data": data // share, "share": share, "model": config.mesh.model}
     if share == 1:
         del axes["share"]
@@ -33,17 +35,17 @@ def make_mesh(config) -> Mesh:
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto)
 
 
-def _sharing_devices(config, devices: int) -> int:
-    """How many of the devices compute a group together.
+def sharing_devices(records: int, devices: int, group_records: int) -> int:
+    """How many of the devices compute a group together, if each has so many records.
 
     Of few records there is no choice that gives all groups nearly the same number of beats, and
-    what a group has less is padded. So a group has mesh.group_records, if the batch does.
+    what a group has less is padded. Devices with fewer than `group_records` share groups of twice
+    as many, if the batch has them.
     """
-    records = config.data.batch_size // (config.optim.accumulate * devices)
-    if not config.data.pack or records < 1:
+    if records >= group_records:
         return 1
     divisors = [n for n in range(1, devices + 1) if devices % n == 0]
-    return next((n for n in divisors if n * records >= config.mesh.group_records), devices)
+    return next((n for n in divisors if n * records >= 2 * group_records), devices)
 
 
 def group_devices(mesh: Mesh) -> int:

@@ -5,13 +5,18 @@ import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.commands import get_config
 
+from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.bench.records import BEAT_COUNT_SHARES
+from lvcg_jax.data.batches import BatchMaker
 from lvcg_jax.data.order import BatchOrder, OwnOrder, share_out
 from lvcg_jax.data.shuffle import random_bits, shuffled
+from lvcg_jax.train.sharding import sharing_devices
 
 PTBXL = np.repeat(np.arange(6, 21), np.array(BEAT_COUNT_SHARES) * 15)  # 15,000 records
 
@@ -114,6 +119,19 @@ def test_who_is_in_a_batch_and_a_micro_batch_does_not_depend_on_the_groups():
                 for order in orders
             ]
             assert members[0] == members[1] == members[2]
+
+
+@pytest.mark.parametrize("devices", [8, 16, 32, 256, 1024])
+def test_two_records_a_device_pad_three_percent_at_most(devices):
+    sharing = sharing_devices(2, devices, get_config("paper").mesh.group_records)
+    assert 2 * sharing == 16, "no more devices than it takes"
+    shards = SimpleNamespace(counts=PTBXL, preprocess=Preprocess())
+    maker = BatchMaker(shards, 1, devices // sharing, [0], True, devices=sharing)
+    order = maker.order(2 * devices, 0)
+    slots = maker.training_slots(order)
+    assert slots % sharing == 0
+    beats = PTBXL[all_columns(order, range(100))].sum() / 100
+    assert 1 - beats / (slots * devices // sharing) <= 0.03
 
 
 # ---- Processes and threads ------------------------------------------------------------------
