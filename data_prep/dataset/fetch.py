@@ -54,11 +54,13 @@ def fetch_dataset(address: str | Path, cache: str | Path) -> Path:
     key = hashlib.sha256(str(place).encode()).hexdigest()[:8]
     name = re.sub(r"[^\w.-]", "_", place.name)
     folder = Path(cache) / f"{name}-{key}"
+    note = folder / METADATA_FILE
     try:
+        if note.is_file() and note.read_bytes() == content:
+            return folder
         folder.mkdir(parents=True, exist_ok=True)
         with in_turn(folder / ".lock"):
-            note = folder / METADATA_FILE
-            if note.is_file() and note.read_bytes() == content:
+            if note.is_file() and note.read_bytes() == content:  # another process was here
                 return folder
             note.unlink(missing_ok=True)
             wanted = list(_files(metadata))

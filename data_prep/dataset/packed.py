@@ -72,10 +72,11 @@ def open_packed(shards: ShardSet, cache: str | Path, signal: bool = False) -> Pa
     require_local(cache)
     folder = Path(cache) / _name(shards, signal)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with in_turn(folder.with_name(f"{folder.name}.lock")):
-            if not (folder / NOTE).is_file():
-                _pack(shards, folder, signal)
+        if not (folder / NOTE).is_file():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with in_turn(folder.with_name(f"{folder.name}.lock")):
+                if not (folder / NOTE).is_file():
+                    _pack(shards, folder, signal)
     except OSError as error:
         raise cannot_write(folder, error) from None
     return Packed(folder, shards.counts)
