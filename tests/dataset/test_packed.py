@@ -15,6 +15,7 @@ from data_prep.dataset.packed import open_packed
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.data.batches import BatchMaker
 from lvcg_jax.data.packed_source import PackedSource
+from lvcg_jax.train.loop import check_places, open_data
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +123,14 @@ def test_what_is_wrong_with_a_copy_is_told_in_one_line(remote, tmp_path):
         fetch_dataset(remote, tmp_path)
     with pytest.raises(InputError, match=r"gs://bucket/data: no data set there"):
         fetch_dataset(remote.parent, tmp_path)
+
+
+def test_training_takes_a_bucket_with_a_folder_to_copy_it_to(remote, smoke, tmp_path):
+    smoke.data.dir, smoke.data.cache = f"{remote}:0.5", str(tmp_path / "cache")
+    check_places(smoke)
+    train, validation = open_data(smoke, tmp_path / "run")
+    assert train.weights == [0.5] and validation.directory == train.sets[0].directory
+    assert validation.directory.parent == tmp_path / "cache"
+    smoke.data.cache = ""
+    with pytest.raises(InputError, match="gs://bucket/data/set: .* name a folder .* in data.cache"):
+        check_places(smoke)
