@@ -6,8 +6,9 @@
 #
 # The run goes on when this shell ends: the log is lvcg_jax/train.log on each host. PYTHON names an interpreter of the
 # hosts; without it, setup.sh finds or installs one, as images come with Python 3.10.
-# The run directory may be on gs://, with the service account of the TPU VM; shards are read from a disk or a bucket
-# that every host mounts at the same place (for example with Cloud Storage FUSE).
+# The run directory may be on gs://, with the service account of the TPU VM; so may shards, with a folder of each host to
+# copy them to (--config.data.cache=/data/cache). Else they are read from a disk or a bucket that every host mounts at the
+# same place (for example with Cloud Storage FUSE).
 # A preempted slice saves on SIGTERM; the same command on the new slice continues from the last checkpoint.
 # Status: run against a stand-in for gcloud by tests/whole/test_launch.py; not yet run on hardware.
 set -euo pipefail

@@ -19,6 +19,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
+from helpers.bucket import bucket_in_memory  # noqa: E402, F401 (a fixture of all)
 from helpers.commands import QUICK, get_config  # noqa: E402
 
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags

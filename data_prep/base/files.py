@@ -85,10 +85,10 @@ def is_remote(path) -> bool:
 
 
 def require_local(path) -> None:
-    """Raises an InputError for an address: everything except a run directory is read and written as
-    ordinary files."""
+    """Raises an InputError for an address: all but run directories, and data sets to train on, is
+    read and written as ordinary files."""
     if is_remote(path):
-        raise InputError(f"{_address(path)}: only ordinary files will do here: {_MOUNT}")
+        raise InputError(f"{plain_address(path)}: only ordinary files will do here: {_MOUNT}")
 
 
 def run_place(path):
@@ -96,7 +96,7 @@ def run_place(path):
     methods."""
     if not is_remote(path):
         return Path(path)
-    address = _address(path)
+    address = plain_address(path)
     if not re.match("gs://[^/]", address):
         raise InputError(
             f"{address}: a run directory is a folder or gs://BUCKET/FOLDER; else {_MOUNT}"
@@ -113,7 +113,7 @@ def run_place(path):
     try:
         (place / "config.json").exists()
     except Exception as error:  # gcsfs, aiohttp and google.auth have errors of their own
-        raise _unreachable(place, error) from None
+        raise unreachable(place, error) from None
     return place
 
 
@@ -122,17 +122,19 @@ def write_object(path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except Exception as error:
-        raise _unreachable(path, error) from None
+        raise unreachable(path, error) from None
 
 
-def _address(path) -> str:
+def plain_address(path) -> str:
+    """An address as it is written, also where pathlib took a slash."""
     scheme, rest = _ADDRESS.match(str(path)).groups()
     return f"{scheme}://{rest}"
 
 
-def _unreachable(path, error: Exception) -> InputError:
+def unreachable(path, error: Exception) -> InputError:
+    """The InputError for an object, or a place, that cannot be read or written."""
     what = first_line(error, 120)
     return InputError(
-        f"{path} cannot be reached ({what}): is the bucket there, and may you write to it"
+        f"{path} cannot be reached ({what}): is the bucket there, and may you use it"
         " (gcloud auth application-default login, or the service account of the machine)?"
     )

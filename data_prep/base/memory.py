@@ -8,12 +8,17 @@ each of its pages faults and is zeroed anew in every step, which takes a fifth o
 
 import contextlib
 import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
 import re
 import resource
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 # (option, value) for mallopt, from malloc.h: M_MMAP_MAX and M_TRIM_THRESHOLD
 NO_MAPPED_ARRAYS, NEVER_SHRINK = (-4, 0), (-1, -1)
@@ -23,20 +28,38 @@ TRIES = 3  # allocations, until one has the wanted address
 
 
 def keep_freed_memory() -> None:
-    """Makes this process keep the memory it frees.
+    """Makes this process keep the memory it frees, if it computes on CPU.
 
-    For commands that own their process and run JAX on CPU; call it after JAX is imported and before
-    the first array. Other threads still return large arrays to the system, so the main thread has
-    to run the steps. (One heap for all threads is no remedy: after XLA has compiled, it has a
-    hundred thousand holes, which every allocation searches.)
+    For commands that own their process; call it after JAX is imported and before the first array.
+    Other threads still return large arrays to the system, so the main thread has to run the steps.
+    (One heap for all threads is no remedy: after XLA has compiled, it has a hundred thousand holes,
+    which every allocation searches.)
     """
     jax, c = sys.modules.get("jax"), _c_library()
-    if jax is None or c is None:  # data preparation runs without JAX
+    if jax is None or c is None or not _computes_on_cpu(jax):  # data preparation has no JAX
         return
     for option, value in (NO_MAPPED_ARRAYS, NEVER_SHRINK):
         c.mallopt(option, value)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     KeptRoom.useful = True
+
+
+def _computes_on_cpu(jax: ModuleType) -> bool:
+    """Whether JAX will compute on CPU, without asking for its devices: processes that are to meet
+    must do that first.
+
+    Where nothing is set, JAX takes an accelerator if it has the library for one. A machine that has
+    the library but no accelerator is left alone too; JAX_PLATFORMS=cpu says what it is.
+    """
+    if jax.config.jax_platforms:
+        return jax.config.jax_platforms.split(",")[0] == "cpu"
+    plugins = importlib.util.find_spec("jax_plugins")  # a folder that several packages share
+    return not (
+        importlib.metadata.entry_points(group="jax_plugins")
+        or (plugins and any(pkgutil.iter_modules(plugins.submodule_search_locations)))
+        or importlib.util.find_spec("libtpu")
+        or os.environ.get("TPU_LIBRARY_PATH")
+    )
 
 
 def give_back_freed_memory() -> None:

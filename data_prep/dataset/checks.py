@@ -179,7 +179,7 @@ def _check_split(
         for name, value in sizes.items()
         if value != expected[name]
     ]
-    path = directory / f"beat_counts-{split}.npy"
+    path = directory / shards.counts_file(split)
     if shards.file_sha256(path) != expected["beat_counts_sha256"]:
         wrong.append(f"{path.name}: its checksum is not the one in dataset.json")
     findings.check(

@@ -292,7 +292,7 @@ def _write_counts(out: Path, split: str, counts: np.ndarray) -> str:
     """Writes the beats per example of a split; returns the checksum of the file."""
     buffer = io.BytesIO()
     np.save(buffer, counts)
-    write_file(out, f"beat_counts-{split}.npy", buffer.getvalue())
+    write_file(out, shards.counts_file(split), buffer.getvalue())
     return hashlib.sha256(buffer.getvalue()).hexdigest()
 
 
@@ -353,7 +353,7 @@ def repair(job: Job, metadata: dict, rebuilt: list[Shard]) -> dict:
                 " the raw records or the code have changed since; build into a new folder"
             )
     for split, values in metadata["splits"].items():
-        path = job.out / f"beat_counts-{split}.npy"
+        path = job.out / shards.counts_file(split)
         if not path.is_file() or shards.file_sha256(path) != values["beat_counts_sha256"]:
             raws = (
                 raw

@@ -156,6 +156,11 @@ def shard_name(corpus: str, split: str, index: int, count: int) -> str:
     return f"{corpus}-{split}.array_record-{index:05d}-of-{count:05d}"
 
 
+def counts_file(split: str) -> str:
+    """The file with the beats of each record of a split."""
+    return f"beat_counts-{split}.npy"
+
+
 def write_shard(path: Path, records: Iterable[bytes]) -> None:
     """Writes records to `path` and makes sure that they are on disk; the caller chooses a temporary
     name."""
@@ -203,8 +208,13 @@ def read_metadata(directory: str | os.PathLike) -> dict:
         raise InputError(
             f"{directory}: not a dataset directory (no {METADATA_FILE} in it); {remedy}"
         )
+    return parse_metadata(file.read_bytes(), file)
+
+
+def parse_metadata(content: bytes, file: str | Path) -> dict:
+    """The content of a dataset.json; an InputError that names the file if it is damaged."""
     try:
-        metadata = json.loads(file.read_text(encoding="utf-8"))
+        metadata = json.loads(content.decode())
         found = metadata["format"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise _no_metadata(file, "not JSON") from None
@@ -216,13 +226,13 @@ def read_metadata(directory: str | os.PathLike) -> dict:
     return metadata
 
 
-def _no_metadata(file: Path, what: str) -> InputError:
+def _no_metadata(file: str | Path, what: str) -> InputError:
     return InputError(
         f"{file}: damaged, not what the build writes ({what}); delete it and build again"
     )
 
 
-def _check_metadata(metadata: dict, file: Path) -> None:
+def _check_metadata(metadata: dict, file: str | Path) -> None:
     """An InputError if something is missing that every reader of dataset.json relies on."""
     for key, kind in _METADATA_KEYS.items():
         if not isinstance(metadata.get(key), kind):
@@ -324,9 +334,9 @@ class ShardSet:
             raise InputError(
                 f"{directory}: no split '{split}' in this dataset; it has {', '.join(there)}"
             )
-        self._shards = [shard for name in self._splits for shard in there[name]["shards"]]
-        self.paths = [self.directory / shard["file"] for shard in self._shards]
-        self._ends = np.cumsum([shard["examples"] for shard in self._shards])
+        self.shards = [shard for name in self._splits for shard in there[name]["shards"]]
+        self.paths = [self.directory / shard["file"] for shard in self.shards]
+        self._ends = np.cumsum([shard["examples"] for shard in self.shards])
         self.preprocess = Preprocess.from_dict(self.metadata["preprocess"])
         self._set_readers()
         for index in range(len(self.paths)):
@@ -353,7 +363,7 @@ class ShardSet:
         examples: list = [None] * len(indices)
         for shard in np.unique(shards):
             where = np.flatnonzero(shards == shard)
-            positions = indices[where] - (self._ends[shard] - self._shards[shard]["examples"])
+            positions = indices[where] - (self._ends[shard] - self.shards[shard]["examples"])
             for i, example in zip(
                 where, self._read_positions(int(shard), positions.tolist()), strict=True
             ):
@@ -387,7 +397,7 @@ class ShardSet:
 
     def verify(self) -> None:
         """Reads every file in full and compares its checksum, which opening does not."""
-        for path, shard in zip(self.paths, self._shards, strict=True):
+        for path, shard in zip(self.paths, self.shards, strict=True):
             if file_sha256(path) != shard["sha256"]:
                 raise self._damaged(path, "its checksum is not the one in dataset.json")
 
@@ -424,7 +434,7 @@ class ShardSet:
 
     def _check(self, shard: int) -> None:
         """Compares a file with what dataset.json says of it."""
-        path, expected = self.paths[shard], self._shards[shard]
+        path, expected = self.paths[shard], self.shards[shard]
         if not path.is_file():
             raise self._damaged(path, "the file is missing")
         if path.stat().st_size != expected["bytes"]:
@@ -440,7 +450,7 @@ class ShardSet:
             )
 
     def _load_counts(self, split: str) -> np.ndarray:
-        path = self.directory / f"beat_counts-{split}.npy"
+        path = self.directory / counts_file(split)
         examples = sum(s["examples"] for s in self.metadata["splits"][split]["shards"])
         try:
             data = path.read_bytes()

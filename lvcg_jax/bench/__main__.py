@@ -9,7 +9,10 @@ packaged    the embeddings of one batch by each of the weights that the package 
 derive      nine leads from II, V2 and V5, by the network, by the Gaussian model of the beat and, if
             records are prepared as it needs them, by lvcg_field: a record alone and many, and how
             many times as long as embedding them that takes
-input       shards -> packed batches           prepare  records -> shards (synthetic 100 Hz records)
+order       what the order of records costs a process: CPU microseconds a step and a record; and how
+            much of its batches is padding, with few records and with many on each device
+input       shards -> batches, and packed records (data.cache) -> batches, by one process and by two
+prepare     records -> shards (synthetic 100 Hz records)
 checkpoint  how long a save keeps the training loop waiting
 
 Train and embed run on one typical batch. 101 batches are drawn from --data, or made up with
@@ -57,13 +60,14 @@ from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS, lead_mask
 from data_prep.synthetic_heart.records import write_corpus
+from lvcg_jax.bench.host import measure_input, measure_order, measure_padding
 from lvcg_jax.bench.plain_model import make_plain_model, pad_batch, unknown_fields
 from lvcg_jax.bench.records import RandomRecords
 from lvcg_jax.bench.timing import Program, TrainProgram, take_turns
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
-from lvcg_jax.data.batches import BatchMaker, check_batch_size, train_batches
+from lvcg_jax.data.batches import BatchMaker, check_batch_size
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.flops import model_flops
@@ -74,35 +78,39 @@ from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.checkpoint import Checkpoints
 from lvcg_jax.runs.state import TrainState, create_state, make_optimizer
-from lvcg_jax.train.sharding import batch_sharding, make_mesh, replicated, state_sharding
+from lvcg_jax.train.sharding import (
+    batch_sharding,
+    group_devices,
+    make_mesh,
+    replicated,
+    state_sharding,
+)
 from lvcg_jax.train.steps import make_train_step
 
 DRAWN_BATCHES = 101
+ORDER_RECORDS = 200_000  # of the order part
 PEAK_PRODUCTS = 4  # matrix products of one timed call
-INPUT_BATCHES = 20  # batches of one repeat of the input part
 SHOWN = ("II", "V2", "V5")  # of the derive part
 
 
 class Drawn(NamedTuple):
-    """Record numbers of some batches, and the usual number of beats of a batch where training sets
-    one."""
+    """Record numbers of some batches, and the slots of a group where training sets them."""
 
     maker: BatchMaker
     numbers: list[np.ndarray]
-    usual: int | None
+    slots: int | None
 
     def padding(self, numbers: np.ndarray) -> float:
         """The share of a batch's encoder slots that no beat fills."""
         maker = self.maker
         counts = maker.shards.counts[numbers].reshape(maker.accumulate, maker.groups, -1)
-        return 1.0 - counts.sum() / (
-            maker.capacity(counts, self.usual) * maker.accumulate * maker.groups
-        )
+        slots = self.slots or maker.capacity(counts)
+        return 1.0 - counts.sum() / (slots * maker.accumulate * maker.groups)
 
     def typical(self) -> dict[str, np.ndarray]:
         """The batch with the median padding, arrays [a,g,...]."""
         ordered = sorted(self.numbers, key=self.padding)
-        return self.maker(ordered[len(ordered) // 2], self.usual)
+        return self.maker(ordered[len(ordered) // 2], self.slots)
 
 
 class Bench:
@@ -112,10 +120,12 @@ class Bench:
         self.config, self.data, self.folder = config, args.data, folder
         self.repeats, self.records = args.repeats, args.records
         self.baseline, self.profile = args.baseline, args.profile
+        self.cache = Path(args.cache) if args.cache else folder / "packed"
         self.sizes = [int(size) for size in args.sizes.split(",")]
         self.mesh = make_mesh(config)
         self.groups, self.batch_size = self.mesh.shape["data"], config.data.batch_size
-        check_batch_size(self.batch_size, config.optim.accumulate, self.groups)
+        self.devices = group_devices(self.mesh)
+        check_batch_size(self.batch_size, config.optim.accumulate, self.groups * self.devices)
 
         # records: real ones, whose preprocessing then is the config's, or made-up ones
         if self.data:
@@ -138,14 +148,16 @@ class Bench:
 
     def maker(self, accumulate: int) -> BatchMaker:
         groups = (self.groups, range(self.groups))
-        return BatchMaker(self.shards, accumulate, *groups, self.config.data.pack, self.signal)
+        pack = self.config.data.pack
+        return BatchMaker(self.shards, accumulate, *groups, pack, self.signal, self.devices)
 
     def drawn(self, part: str) -> Drawn:
         """Batches as training makes them; to embed, of records drawn at random."""
         maker = self.maker(self.config.optim.accumulate if part == "train" else 1)
         if part == "train":
             order = maker.order(self.batch_size, 0)
-            return Drawn(maker, [order[step] for step in range(DRAWN_BATCHES)], order.most_beats())
+            numbers = [order[step] for step in range(DRAWN_BATCHES)]
+            return Drawn(maker, numbers, maker.training_slots(order))
         rng = np.random.default_rng(0)
         return Drawn(
             maker,
@@ -252,7 +264,7 @@ def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) 
     return Program(
         jax.jit(embed),
         variables,
-        jax.device_put(batch, NamedSharding(bench.mesh, PartitionSpec("data"))),
+        jax.device_put(batch, batch_sharding(bench.mesh, leading=0)),
     )
 
 
@@ -310,7 +322,12 @@ def bench_packaged(bench: Bench) -> dict:
     for name in weights.names():
         found = LVCG.load(name)
         make = BatchMaker(
-            RandomRecords(found.preprocess), 1, bench.groups, range(bench.groups), True
+            RandomRecords(found.preprocess),
+            1,
+            bench.groups,
+            range(bench.groups),
+            True,
+            devices=bench.devices,
         )
         batch = {field: x[0] for field, x in make(np.arange(bench.batch_size)).items()}
         programs[name] = embed_program(bench, found.model, found.variables, batch)
@@ -383,29 +400,21 @@ def compare(
     return line
 
 
+def bench_order(bench: Bench) -> dict:
+    """Working out which records a process reads, for global batches and numbers of processes
+    ("batch/processes"), and how full the slots of its batches are."""
+    return {
+        "cost": measure_order(np.resize(bench.shards.counts, ORDER_RECORDS), bench.repeats),
+        "padding": measure_padding(bench.shards, bench.config.mesh.group_records),
+    }
+
+
 def bench_input(bench: Bench) -> dict:
     """Reading, decoding and packing shuffled batches, as training does it; per second, and per
     second of one core."""
     shards = ShardSet(bench.data or bench.synthetic_shards, "train")
-    groups = (bench.groups, range(bench.groups))
-    maker = BatchMaker(shards, 1, *groups, bench.config.data.pack, bench.signal)
-    order = maker.order(bench.batch_size, 0)
-    batches = train_batches(maker, order, bench.config.data.prefetch, bench.config.data.threads)
-    wall, cpu = [], []
-    for _ in progress_bar(range(bench.repeats + 1), desc="input", leave=False):
-        before = time.perf_counter(), time.process_time()
-        for _ in range(INPUT_BATCHES):
-            next(batches)
-        wall.append(time.perf_counter() - before[0])
-        cpu.append(time.process_time() - before[1])
-    records = INPUT_BATCHES * bench.batch_size
-    speeds = {
-        "second": records / statistics.median(wall[1:]),
-        "cpu_second": records / statistics.median(cpu[1:]),
-    }
-    return {"source": shards.metadata["corpus"]} | {
-        f"records_per_{unit}": speed for unit, speed in speeds.items()
-    }
+    sizes = (bench.batch_size, bench.signal, bench.cache, bench.config.data.threads)
+    return {"source": shards.metadata["corpus"]} | measure_input(shards, *sizes, bench.repeats)
 
 
 def bench_prepare(bench: Bench) -> dict:
@@ -448,6 +457,7 @@ PARTS = {
     "embed": bench_embed,
     "packaged": bench_packaged,
     "derive": bench_derive,
+    "order": bench_order,
     "input": bench_input,
     "prepare": bench_prepare,
     "checkpoint": bench_checkpoint,
@@ -487,6 +497,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--data",
         help="shards of data_prep.build, for train, embed, derive and input (default: made up)",
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="folder for packed records, as data.cache, for input (default: a temporary one)",
     )
     parser.add_argument(
         "--baseline", action="store_true", help="measure the plain modules too, and the ratio"

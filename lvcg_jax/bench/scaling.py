@@ -29,7 +29,13 @@ from lvcg_jax.config.inputs import make_subsets
 from lvcg_jax.data.packing import shapes
 from lvcg_jax.model.flops import model_flops
 from lvcg_jax.runs.state import create_state, make_optimizer
-from lvcg_jax.train.sharding import make_mesh, state_sharding
+from lvcg_jax.train.sharding import (
+    batch_sharding,
+    group_devices,
+    make_mesh,
+    replicated,
+    state_sharding,
+)
 from lvcg_jax.train.steps import make_train_step
 
 SIZES = {
@@ -52,10 +58,11 @@ SMALL_BYTES = 65536  # collectives below are bound by latency, not by the link
 def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) -> dict[str, tuple]:
     """The train step and the embedder for a mesh: {name: (program, shapes of its arguments)}.
 
-    A device of the data axis holds `rows` records in `slots` packed beats.
+    A device of the data axis holds `rows` records in `slots` packed beats, or its share of them.
     """
     groups, beats = mesh.shape["data"], config.preprocess.max_beats
-    sizes = (slots, rows, config.preprocess.beat_samples)
+    devices = group_devices(mesh)
+    sizes = (devices * slots, devices * rows, config.preprocess.beat_samples)
     batch, micro_batches = shapes((groups,), *sizes), shapes((1, groups), *sizes)
     model, tx = make_model(config), make_optimizer(config)
     state = jax.eval_shape(lambda b: create_state(config, model, tx, b, beats, 0), batch)
@@ -66,10 +73,7 @@ def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) 
         lambda variables, batch: model.apply(
             variables, batch, batch["lead_mask"], beats, method="embed"
         ),
-        in_shardings=(
-            NamedSharding(mesh, PartitionSpec()),
-            NamedSharding(mesh, PartitionSpec("data")),
-        ),
+        in_shardings=(replicated(mesh), batch_sharding(mesh, leading=0)),
     )
     return {"train": (step, (state, micro_batches)), "embed": (embed, (variables, batch))}
 
@@ -242,6 +246,7 @@ def main(argv: list[str] | None = None) -> int:
     jax.config.update("jax_num_cpu_devices", args.devices)
     config = read_config_file(args.config)
     config.mesh.shard_parameters = args.shard_parameters
+    config.data.batch_size = args.records * args.devices
     slots = round(args.records * MEAN_BEATS)
     mesh = make_mesh(config)
     step, arguments = abstract_programs(config, mesh, args.records, slots)["train"]

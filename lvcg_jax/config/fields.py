@@ -12,6 +12,7 @@ from lvcg_jax.model.pooling import check_statistics
 # Fields that may change when a run is resumed: they do not touch what is computed. A data set may
 # move to another folder; that it is the same one, the checkpoint knows.
 FREE_FIELDS = (
+    "data.cache",
     "data.dir",
     "data.prefetch",
     "data.threads",
@@ -21,6 +22,7 @@ FREE_FIELDS = (
     "train.keep_checkpoints",
     "model.scan_unroll",
     "model.remat",
+    "mesh.group_records",
     "mesh.model",
     "mesh.shard_parameters",
     "mesh.shard_min_size",
@@ -29,6 +31,7 @@ FREE_FIELDS = (
 POSITIVE_FIELDS = (
     "data.batch_size",
     "data.synthetic_patients",
+    "mesh.group_records",
     "mesh.model",
     "optim.accumulate",
     "train.steps",

@@ -3,16 +3,12 @@ epoch.
 
 A data set of n records and weight w gives round(w n) records to every epoch. Of weight 2, each
 record is there twice. Of weight 0.5, one half is there, in the next epoch the other half, and then
-the records are halved anew. What is drawn, and the order of an epoch, follow from the seed and the
-epoch alone.
+the records are halved anew (see epochs.py).
 """
 
 import math
-import sys
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-import grain
 import numpy as np
 
 from data_prep.base.errors import InputError
@@ -67,49 +63,10 @@ class Mixture:
                 }
         return examples
 
-    def stream(self, seed: int) -> "MixedStream":
-        """The record numbers of all epochs, one after another."""
-        return MixedStream([len(shards) for shards in self.sets], self.shares, seed)
-
-
-class MixedStream:
-    """Record numbers of a mixture in the order of training, without end; any place can be asked
-    for.
-
-    Args:
-      sizes: records of each data set.
-      shares: records that each gives to an epoch.
-      seed: of what is drawn and of the order.
-    """
-
-    def __init__(self, sizes: Sequence[int], shares: Sequence[int], seed: int):
-        self.sizes, self.shares, self.epoch = sizes, shares, sum(shares)
-        self._ends = np.cumsum(shares).tolist()
-        self._firsts = (np.cumsum(sizes) - sizes).tolist()
-        self._slots = shuffled(self.epoch, seed)
-        self._draws = [shuffled(n, ticket(f"{seed}#{k}")) for k, n in enumerate(sizes)]
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, place: int) -> int:
-        # which set it is, and which of the records that the set gives to this epoch
-        slot = int(self._slots[place])
-        k = bisect_right(self._ends, slot)
-        within = slot - (self._ends[k] - self.shares[k])
-        size = self.sizes[k]
-        copies, drawn = divmod(self.shares[k], size)
-        if within < copies * size:
-            return self._firsts[k] + within % size
-        # a shuffled set lasts for as many epochs as it has whole portions
-        shuffle, portion = divmod(place // self.epoch, size // drawn)
-        position = shuffle * size + portion * drawn + within - copies * size
-        return self._firsts[k] + int(self._draws[k][position])
-
-
-def shuffled(size: int, seed: int) -> grain.MapDataset:
-    """The numbers below `size`, shuffled anew every time that all have been there."""
-    return grain.MapDataset.range(size).seed(seed).shuffle().repeat()
+    @property
+    def sizes_and_shares(self) -> list[tuple[int, int]]:
+        """Of each data set the records, and how many of them an epoch has: see epochs.py."""
+        return [(len(s), share) for s, share in zip(self.sets, self.shares, strict=True)]
 
 
 def set_names(sets: Sequence[ShardSet]) -> list[str]:

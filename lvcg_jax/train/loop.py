@@ -17,19 +17,23 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from data_prep.base.errors import InputError
-from data_prep.base.files import is_remote, require_local, run_place
+from data_prep.base.files import is_remote, plain_address, require_local, run_place
 from data_prep.base.lock import only_one
 from data_prep.base.memory import KeptRoom, peak_memory
 from data_prep.base.progress import progress_bar
 from data_prep.base.words import list_some
+from data_prep.dataset.fetch import fetch_dataset
+from data_prep.dataset.packed import open_packed
 from data_prep.dataset.shards import ALL_SPLITS, ShardSet
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.fields import check_positive
 from lvcg_jax.config.folders import Folder, read_folders
 from lvcg_jax.config.inputs import as_geometry, make_preprocess, make_subsets
-from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, train_batches
+from lvcg_jax.data.batches import BatchMaker, ordered_batches, train_batches
 from lvcg_jax.data.mixture import Mixture, describe_sets, shared_signals
+from lvcg_jax.data.order import BatchOrder
 from lvcg_jax.data.out_of_memory import fits_in_memory
+from lvcg_jax.data.packed_source import PackedSource
 from lvcg_jax.runs.checkpoint import (
     LOCK,
     Checkpoints,
@@ -44,7 +48,13 @@ from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
 from lvcg_jax.train.compiled import CompiledStep
 from lvcg_jax.train.fitted import fit_parts
-from lvcg_jax.train.sharding import local_groups, make_mesh, put_batch, state_sharding
+from lvcg_jax.train.sharding import (
+    group_devices,
+    local_groups,
+    make_mesh,
+    put_batch,
+    state_sharding,
+)
 from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
 
 MESSAGE_BYTES = 2048  # of a refusal that process 0 tells the others
@@ -79,6 +89,12 @@ def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet | Mixture, Sh
     """Training shards, a Mixture if there are several folders or weights, and the validation shards
     of the first folder; without data.dir a synthetic data set is made in the run directory."""
     folders = read_folders(config.data.dir) or [Folder(make_synthetic(config, workdir))]
+    folders = [
+        Folder(fetch_dataset(folder.path, config.data.cache), folder.weight)
+        if is_remote(folder.path)
+        else folder
+        for folder in folders
+    ]
     preprocess = make_preprocess(config)
     sets = [ShardSet(folder.path, config.data.splits) for folder in folders]
     for shards in sets:
@@ -98,6 +114,17 @@ def open_data(config: ConfigDict, workdir: Path) -> tuple[ShardSet | Mixture, Sh
     if config.data.splits == ALL_SPLITS:
         say(f"training on all splits of {directory}: its validation records are not unseen ones")
     return train, ShardSet(directory, "validation")
+
+
+def check_places(config: ConfigDict) -> None:
+    """An InputError for data that cannot be read from where it is."""
+    require_local(config.data.cache)
+    for folder in read_folders(config.data.dir):
+        if is_remote(folder.path) and not config.data.cache:
+            raise InputError(
+                f"{plain_address(folder.path)}: only ordinary files are trained on: name a folder"
+                " of a local disk in data.cache, and it is copied there"
+            )
 
 
 def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
@@ -155,6 +182,13 @@ class Preemption:
 def sets_of(train: ShardSet | Mixture) -> tuple[list[ShardSet], list[float]]:
     """The data sets that are trained on, and their weights."""
     return (train.sets, train.weights) if isinstance(train, Mixture) else ([train], [1.0])
+
+
+def packed_source(train: ShardSet | Mixture, cache: str, signal: bool) -> PackedSource:
+    """The training records from packed files, which are made first if they are not there."""
+    sets, _ = sets_of(train)
+    names = train.names if isinstance(train, Mixture) else None
+    return PackedSource([open_packed(shards, cache, signal) for shards in sets], names)
 
 
 def check_data(model, sets: Sequence[ShardSet]) -> None:
@@ -248,8 +282,7 @@ def train_and_evaluate(config: ConfigDict, workdir: Path | str) -> str:
     """
     check_positive(config)
     workdir = run_place(workdir)
-    for folder in read_folders(config.data.dir):
-        require_local(folder.path)
+    check_places(config)
     with contextlib.ExitStack() as stack:
         if not is_remote(workdir):  # object storage has no locks
             what = "another training writes into this run directory"
@@ -277,7 +310,18 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
     model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
     check_data(model, sets)
     make_batches = partial(BatchMaker, signal=model.signal_samples)
-    maker = make_batches(train_shards, config.optim.accumulate, groups, mine, config.data.pack)
+    devices, source = group_devices(mesh), None
+    if config.data.cache:
+        source = packed_source(train_shards, config.data.cache, model.signal_samples > 0)
+    maker = make_batches(
+        train_shards,
+        config.optim.accumulate,
+        groups,
+        mine,
+        config.data.pack,
+        devices=devices,
+        source=source,
+    )
     order = maker.order(config.data.batch_size, config.seed)
     batches = train_batches(maker, order, config.data.prefetch, config.data.threads)
     sample = jax.tree.map(
@@ -326,8 +370,10 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
         )
 
         def validate(state) -> dict[str, float]:
-            maker = make_batches(validation_shards, 1, groups, mine, config.data.pack)
-            size = -(-config.data.batch_size // groups) * groups
+            maker = make_batches(
+                validation_shards, 1, groups, mine, config.data.pack, devices=devices
+            )
+            size = -(-config.data.batch_size // (groups * devices)) * groups * devices
             sums = [
                 jax.device_get(validation_step(state, put_batch(batch, mesh)))
                 for batch in ordered_batches(maker, size, config.train.validate_records)

@@ -106,6 +106,31 @@ lvcg.console()
     assert printed(script, "", head="") == ["True"]
 
 
+@pytest.mark.parametrize(
+    "platforms, plugins, touched",
+    [
+        (None, [], True),
+        ("cpu", ["cuda"], True),
+        ("cuda,cpu", [], False),
+        ("tpu", [], False),
+        (None, ["xla_cuda12"], False),
+    ],
+)
+def test_hosts_of_accelerators_are_left_alone(monkeypatch, platforms, plugins, touched):
+    calls = []
+    c = SimpleNamespace(mallopt=lambda *option: calls.append(option))
+    config = SimpleNamespace(jax_platforms=platforms, update=lambda name, value: calls.append(name))
+    monkeypatch.setattr(memory, "_c_library", lambda: c)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=config))
+    monkeypatch.setattr(memory.importlib.metadata, "entry_points", lambda group: plugins)
+    monkeypatch.setattr(memory.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(memory.KeptRoom, "useful", False)
+    memory.keep_freed_memory()
+    assert (len(calls) == 3) == memory.KeptRoom.useful == touched
+    assert touched or not calls
+
+
 def test_steps_find_the_memory_of_the_step_before():
     """Two batches of 20 MB are there at a time, and what they are copied from. A batch that settles
     in what a step of 400 MB has left, or a step that another thread runs because its batch is still

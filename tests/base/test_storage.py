@@ -81,29 +81,6 @@ def test_the_command_refuses_another_store_in_one_line_and_makes_nothing():
     assert not (ROOT / "s3:").exists()
 
 
-@pytest.fixture
-def bucket_in_memory(monkeypatch):
-    """gs:// as fsspec's file system in memory: small files only, as tensorstore knows nothing of
-    it."""
-    import fsspec
-    from etils.epath import backend
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    class Bucket(MemoryFileSystem):
-        protocol = ("gcs", "gs")
-        store, pseudo_dirs, cachable = {}, [""], False
-
-        @classmethod
-        def _strip_protocol(cls, path):
-            return super()._strip_protocol(str(path).replace("gs://", "memory://"))
-
-    monkeypatch.setattr(files.importlib.util, "find_spec", lambda name: name == "gcsfs" or None)
-    monkeypatch.setattr(fsspec, "filesystem", lambda name, **_: Bucket())
-    backend.fsspec_backend._get_filesystem.cache_clear()
-    yield Bucket
-    backend.fsspec_backend._get_filesystem.cache_clear()
-
-
 def test_small_files_of_a_run_go_to_the_bucket_and_come_back(bucket_in_memory):
     place, config = run_place("gs://bucket/run"), get_config("smoke")
     assert run_place(place) == place and str(place) == "gs://bucket/run"

@@ -138,6 +138,12 @@ def test_every_part_has_its_line(lines):
     assert lines["peak"]["gflop_per_second"] == max(lines["peak"]["by_size"].values()) > 0
     assert set(lines["peak"]["by_size"]) == {"64", "128"}
     assert lines["input"]["source"] == "synthetic" and lines["input"]["records_per_cpu_second"] > 10
+    assert lines["input"]["packed"]["records_per_cpu_second"] > 10 and lines["input"]["ratio"] > 1
+    assert lines["input"]["processes"]["two"] > 10
+    costs = [cost["us_per_own_record"] for cost in lines["order"]["cost"].values()]
+    assert len(costs) == 12 and max(costs) < 10 * min(costs), "all records cost nearly as much"
+    padding = lines["order"]["padding"]
+    assert padding["2x256"]["shared"] < 0.03 < padding["2x256"]["alone"]
     assert lines["prepare"]["records_per_cpu_second"] > 10 and lines["prepare"]["ratio"] > 0
     checkpoint = lines["checkpoint"]
     assert (

@@ -5,7 +5,8 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
-from lvcg_jax.data.batches import BatchMaker, BatchOrder, ordered_batches, share_out, train_batches
+from lvcg_jax.data.batches import BatchMaker, ordered_batches, train_batches
+from lvcg_jax.data.order import BatchOrder
 
 
 @pytest.fixture(scope="module")
@@ -82,37 +83,6 @@ def test_the_order_names_the_records_of_a_step(shards):
         batch = next(stream)
         expected = [int(shards[int(i)]["uid"]) for i in order[step]]
         assert batch["uid"].reshape(-1).tolist() == expected
-
-
-def test_sharing_out_gives_every_hand_as_many_records_and_nearly_as_many_beats():
-    rng = np.random.default_rng(0)
-    counts = rng.integers(1, 21, 5000)
-    numbers = rng.permutation(5000)[:640]
-    shared = share_out(numbers, counts, 10)
-    assert shared.shape == (10, 64) and sorted(shared.reshape(-1)) == sorted(numbers)
-    beats = counts[shared].sum(1)
-    assert beats.max() - beats.min() <= 20, "no more than one record's beats apart"
-    np.testing.assert_array_equal(share_out(numbers, counts, 1).sum(), numbers.sum())
-
-
-@pytest.mark.parametrize("accumulate, groups", [(1, 1), (2, 1), (1, 8)])
-def test_training_batches_hold_nearly_as_many_beats_as_slots(accumulate, groups):
-    counts = np.random.default_rng(0).integers(6, 21, 3000)
-    order = BatchOrder(counts, 64, accumulate, groups, seed=0)
-    slots = order.most_beats()
-    beats = np.stack(
-        [counts[order[step]].reshape(accumulate * groups, -1).sum(1) for step in range(300)]
-    )
-    assert 1 - beats.mean() / slots < 0.03
-    assert (beats <= slots).mean() > 0.99
-
-
-def test_who_is_in_a_batch_does_not_depend_on_the_groups(shards):
-    for step in (0, 3, 20):
-        members = [
-            set(BatchOrder(shards.counts, 8, 1, groups, 0)[step].tolist()) for groups in (1, 2, 8)
-        ]
-        assert members[0] == members[1] == members[2]
 
 
 def test_ordered_batches_show_every_record_once_and_fill_the_rest(shards):

@@ -13,8 +13,9 @@ from helpers.commands import get_config
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.config.folders import read_folders
-from lvcg_jax.data.batches import BatchMaker, BatchOrder, train_batches
-from lvcg_jax.data.mixture import MixedStream, Mixture, describe_sets, shared_signals
+from lvcg_jax.data.batches import BatchMaker, train_batches
+from lvcg_jax.data.epochs import Epochs
+from lvcg_jax.data.mixture import Mixture, describe_sets, shared_signals
 from lvcg_jax.export.card import data_words
 from lvcg_jax.export.package_weights import portable_shards
 from lvcg_jax.runs.checkpoint import data_identity, mixed_identity, note_data
@@ -86,19 +87,18 @@ def test_folders_that_make_no_sense_are_refused(words, message):
 # ---- Epochs ---------------------------------------------------------------------------------
 
 
-def epochs_of(stream, count):
-    return [
-        [stream[place] for place in range(k * stream.epoch, (k + 1) * stream.epoch)]
-        for k in range(count)
-    ]
+def epochs_of(sets, seed, count):
+    """The record numbers of the first epochs; records have two to twenty beats."""
+    counts = np.random.default_rng(0).integers(2, 21, sum(size for size, _ in sets))
+    epochs = Epochs(counts, seed, sets)
+    places = np.arange(epochs.length)
+    return [epochs.records(np.full(epochs.length, k), places).tolist() for k in range(count)]
 
 
 def test_every_epoch_holds_what_the_weights_say():
-    # sizes 20, 11, 6 and 9; weights 1, 0.5, 2 and 1 1/3
-    stream = MixedStream([20, 11, 6, 9], [20, 5, 12, 12], seed=3)
-    first = np.cumsum([0, 20, 11, 6, 9])
-    for numbers in epochs_of(stream, 6):
-        seen = Counter(numbers)
+    # weights 1, 0.5, 2 and 1 1/3
+    for numbers in epochs_of([(20, 20), (11, 5), (6, 12), (9, 12)], 3, 6):
+        seen, first = Counter(numbers), np.cumsum([0, 20, 11, 6, 9])
         times = [[seen[i] for i in range(*pair)] for pair in pairwise(first)]
         assert set(times[0]) == {1} and set(times[2]) == {2}
         assert sorted(times[1]) == [0] * 6 + [1] * 5
@@ -106,21 +106,21 @@ def test_every_epoch_holds_what_the_weights_say():
 
 
 def test_a_part_of_a_set_is_another_one_each_epoch_and_no_record_is_preferred():
-    halves = [frozenset(numbers) for numbers in epochs_of(MixedStream([600], [300], seed=0), 6)]
+    halves = [frozenset(numbers) for numbers in epochs_of([(600, 300)], 0, 6)]
     assert all(not one & two for one, two in zip(halves[::2], halves[1::2], strict=True))
     assert len(set(halves)) == 6, "the set is halved anew after every two epochs"
     # 0.7 of a set is drawn anew for each epoch: binomial counts, the same along the set
-    drawn = Counter(np.concatenate(epochs_of(MixedStream([600], [420], seed=1), 10)))
+    drawn = Counter(np.concatenate(epochs_of([(600, 420)], 1, 10)).tolist())
     counts = np.array([drawn[number] for number in range(600)])
     assert counts.sum() == 4200 and abs(counts.var() - 2.1) < 5 * 2.1 * np.sqrt(2 / 600)
     assert abs(counts.reshape(6, 100).mean(1) - 7).max() < 5 * np.sqrt(2.1 / 100)
 
 
 def test_epochs_follow_from_seed_and_epoch():
-    stream, again, other = (MixedStream([20, 10], [20, 5], seed) for seed in (0, 0, 1))
-    assert stream[990] == again[990]
-    one, two = epochs_of(stream, 2)
-    assert one != two and epochs_of(other, 1)[0] != one
+    sets = [(20, 20), (10, 5)]
+    one, two = epochs_of(sets, 0, 2)
+    assert epochs_of(sets, 0, 2) == [one, two]
+    assert one != two and epochs_of(sets, 1, 1)[0] != one
 
 
 # ---- Batches --------------------------------------------------------------------------------
@@ -150,10 +150,21 @@ def test_the_stream_of_batches_resumes_and_holds_the_records_of_an_epoch(mixture
     uids = np.stack([next(first)["uid"].reshape(-1) for _ in range(14)])
     later.set_state({"next_index": 9})
     np.testing.assert_array_equal(next(later)["uid"].reshape(-1), uids[9])
-    order, window = maker.order(8, 0), maker.order(8, 0).window
-    numbers = np.concatenate([order[step] for step in range(window)])
-    expected = [mixture.stream(0)[place] for place in range(8 * window)]
-    assert sorted(numbers) == sorted(expected)
+    # an epoch of all batches together, and in every batch a third of the records of the second set
+    order, whole = maker.order(8, 0), sum(mixture.shares) // 8
+    numbers = np.stack([order[step] for step in range(whole)])
+    seen = Counter(numbers.reshape(-1).tolist())
+    assert max(seen.values()) == 1 and len(seen) == 8 * whole
+    of_second = (numbers >= len(mixture.sets[0])).sum(1) / 8
+    assert np.abs(of_second - mixture.shares[1] / sum(mixture.shares)).max() <= 1 / 8
+
+
+def test_packed_sets_make_the_same_batches_as_their_shards(mixture, tmp_path):
+    source = loop.packed_source(mixture, str(tmp_path), signal=False)
+    numbers = np.array([len(mixture) - 1, 0, -1, 5])
+    one, two = (BatchMaker(mixture, 1, 2, [0, 1], True, source=s)(numbers) for s in (None, source))
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, two[name])
 
 
 def test_processes_and_devices_only_arrange_a_batch(mixture):
@@ -164,12 +175,6 @@ def test_processes_and_devices_only_arrange_a_batch(mixture):
         np.testing.assert_array_equal(array, np.concatenate([part[name] for part in parts], axis=1))
     alone = BatchMaker(mixture, 1, 1, [0], True).order(8, 3)[5]
     assert sorted(alone) == sorted(numbers)
-
-
-def test_a_single_folder_has_the_order_it_had_before_there_were_mixtures():
-    order = BatchOrder(np.arange(12) % 5 + 8, 4, 2, 1, seed=3)
-    before = [[4, 5, 7, 6], [9, 10, 2, 1], [3, 11, 8, 0], [9, 10, 7, 1], [4, 5, 2, 6]]
-    assert [order[step].tolist() for step in range(5)] == before
 
 
 # ---- Training -------------------------------------------------------------------------------

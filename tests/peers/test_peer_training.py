@@ -171,7 +171,9 @@ def test_a_run_resumes_bit_for_bit_and_tells_a_collapse(
     shutil.rmtree(again / "checkpoints" / "3")
     shutil.rmtree(again / "checkpoints" / "2")
     monkeypatch.setattr("lvcg_jax.train.loop.COLLAPSED", 2.0)
-    assert train_and_evaluate(short_run(run.name, signal_shards), again) == "finished"
+    config = short_run(run.name, signal_shards)
+    config.data.cache = str(tmp_path / "cache")  # packed signals are the same signals
+    assert train_and_evaluate(config, again) == "finished"
     assert capsys.readouterr().err.count("the model has collapsed") == 1  # in two steps
     found, expected = LVCG.load(again), LVCG.load(run)
     assert found.checkpoint == expected.checkpoint  # with a hash of all weights

@@ -63,7 +63,8 @@ def assert_same_run(workdir, reference):
 def test_kill_9_then_the_same_command_equals_the_uninterrupted_run(
     quick_shards, reference, tmp_path
 ):
-    arguments = train_arguments(tmp_path / "run", quick_shards, *SETTINGS)
+    cache = f"--config.data.cache={tmp_path / 'cache'}"  # packed records are the same records
+    arguments = train_arguments(tmp_path / "run", quick_shards, *SETTINGS, cache)
     process = start("lvcg_jax.train", *arguments)
     wait_for_step(tmp_path / "run", random.randint(2, STEPS - 6), process)
     time.sleep(random.random() * 0.2)
@@ -109,8 +110,10 @@ def test_eight_devices_equal_one_and_one_can_go_on(quick_shards, reference, tmp_
     assert_close_losses(tmp_path, reference)
 
 
-def test_sharded_parameters_equal_replicated_ones(quick_shards, reference, tmp_path):
+def test_sharded_parameters_and_shared_groups_equal_one_device(quick_shards, reference, tmp_path):
+    # packed, so that the two devices also share a group of records
     spread = ("--config.mesh.shard_parameters=data", "--config.mesh.shard_min_size=64")
+    spread += ("--config.data.pack=True",)
     done = run(
         "lvcg_jax.train", *train_arguments(tmp_path, quick_shards, *SETTINGS, *spread), devices=2
     )
@@ -144,7 +147,8 @@ def children_of(process: subprocess.Popen) -> list[int]:
 def test_two_processes_of_four_devices_survive_the_death_of_one_and_equal_one(
     quick_shards, reference, tmp_path
 ):
-    arguments = train_arguments(tmp_path, quick_shards, *SETTINGS)
+    # packed: all eight devices share the records of a batch
+    arguments = train_arguments(tmp_path, quick_shards, *SETTINGS, "--config.data.pack=True")
     both = start_two_processes(*arguments)
     # after step 6, before whose save the one of step 3 has ended
     wait_for_step(tmp_path, random.randint(7, STEPS - 6), both)

@@ -20,7 +20,7 @@ from lvcg_jax import LVCG
 from lvcg_jax.config.fields import POSITIVE_FIELDS, flatten
 from lvcg_jax.config.files import load_config
 from lvcg_jax.config.inputs import make_preprocess
-from lvcg_jax.data.batches import BatchOrder
+from lvcg_jax.data.order import BatchOrder
 from lvcg_jax.runs.checkpoint import Checkpoints
 from lvcg_jax.runs.metrics_log import MetricsLog, read_metrics
 from lvcg_jax.runs.state import TrainState, take_weights
