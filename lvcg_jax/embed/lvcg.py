@@ -27,7 +27,7 @@ from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import mask_leads, parse_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
-from lvcg_jax.data.packing import pack, read_ahead, silent_batch
+from lvcg_jax.data.packing import pack, silent_batch
 from lvcg_jax.data.windows import (
     Failure,
     corpus_windows,
@@ -35,6 +35,7 @@ from lvcg_jax.data.windows import (
     show_only,
     signal_corpus,
 )
+from lvcg_jax.embed.devices import embed_batches, embed_packed
 from lvcg_jax.embed.table import beat_weighted_mean
 from lvcg_jax.model.network import PARTS, Network
 from lvcg_jax.model.views import draw_views
@@ -553,7 +554,7 @@ class LVCG:
         """The embeddings of windows, for data sets: `embed_dataset` and `embed_corpus` call it.
 
         Every batch has the same shape and is filled in order, so there is one compilation, and the
-        same windows give the same bytes on every run. The next batches are read meanwhile.
+        same windows give the same bytes on every run. Each device of this process computes batches.
 
         Args:
           windows: see lvcg_jax/data/windows.py.
@@ -571,11 +572,10 @@ class LVCG:
         }
         # batch after batch: the rows of real windows are kept, and must be finite
         shape = max(slots, self.max_beats), rows, self.model.signal_samples
-        for some, batch in read_ahead(pack(windows, *shape)):
-            visible = batch.pop("visible")
-            result = self.embed_batch(batch, visible)
+        fixed, wanted = (self.model, self.max_beats, self.variables), [*outputs, *["mask"] * tokens]
+        for some, result in embed_batches(*fixed, pack(windows, *shape), wanted):
             for name in self.part_sizes:
-                outputs[name].append(result[name][0, : len(some)])
+                outputs[name].append(result[name][: len(some)])
             if tokens:
                 outputs["tokens"].append(result["tokens"][result["mask"]])
             finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
@@ -640,12 +640,6 @@ class LVCG:
             defects=[row["defects"].split(";") if row["defects"] else [] for row in rows],
             start_seconds=np.array([row["start_seconds"] for row in rows]),
         )
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def embed_packed(model: Network | Peer, max_beats: int, variables, batch, visible):
-    """The parts, the tokens and their mask; compiled once per process, model and shape of batch."""
-    return model.apply(variables, batch, visible, max_beats, method="embed")
 
 
 @partial(jax.jit, static_argnums=(0, 1))
