@@ -99,31 +99,25 @@ def embed_table(
       rows: 'window', or 'record' for one row per record (see table.record_rows).
       tokens: also keep the beat tokens.
     """
-    table = embed_rows(model, windows, tasks, failures, leads, rows, tokens)
-    if table is None:
-        raise nothing_embedded(failures)
-    return table
-
-
-def embed_rows(
-    model: LVCG,
-    windows: Iterable[dict],
-    tasks: dict[str, Sequence[str]],
-    failures: list[Failure],
-    leads: Sequence[str] | None = None,
-    rows: str = "window",
-    tokens: bool = False,
-) -> Table | None:
-    """As `embed_table`; None if no window can be embedded."""
     if leads:
         windows = show_only(windows, leads, failures)
-    kept, outputs = model.embed_windows(windows, tokens=tokens)
-    if not kept:
-        return None
-    table = window_table(
-        kept, join_parts(outputs), model.part_sizes, table_metadata(model, tasks, rows)
-    )
-    table.extra |= model.lead_facts(kept)
+    found, outputs = model.embed_windows(windows, tokens=tokens)
+    if not found:
+        raise nothing_embedded(failures)
+    return make_table(model, found, outputs, tasks, rows)
+
+
+def make_table(
+    model: LVCG,
+    windows: list[dict],
+    outputs: dict[str, np.ndarray],
+    tasks: dict[str, Sequence[str]],
+    rows: str,
+) -> Table:
+    """The table of what `LVCG.embed_windows` returned."""
+    metadata = table_metadata(model, tasks, rows)
+    table = window_table(windows, join_parts(outputs), model.part_sizes, metadata)
+    table.extra |= model.lead_facts(windows)
     table.tokens = outputs.get("tokens")
     return record_rows(table) if rows == "record" else table
 

@@ -3,11 +3,11 @@
 A device computes its batch as it would alone, so that the result does not depend on how many there
 are. Several processes each embed windows of their own (see parts.py).
 
-Axis letters: g group, one for each device, r record, n beat, d feature.
+Axis letters: g group, one for each device, m row, r record, n beat, d feature.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -15,35 +15,81 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from lvcg_jax.data.packing import Batch, read_ahead
+from lvcg_jax.data.packing import Batch, pack, read_ahead
 from lvcg_jax.model.network import Network
 from lvcg_jax.peers.peer import Peer
 
 
-def embed_batches(
+def embed_pieces(
     model: Network | Peer,
     max_beats: int,
     variables,
-    batches: Iterable[tuple[list[dict], Batch]],
-    wanted: Sequence[str],
+    pieces: Iterable[Iterable[dict]],
+    shape: tuple[int, int, int],
+    sizes: Mapping[str, int],
 ) -> Iterator[tuple[list[dict], dict[str, np.ndarray]]]:
-    """The windows of each EMBED_BATCH of one group (see packing.py), and what is wanted of the
-    model's answer: parts [r,.], 'tokens' [r,n,d], their 'mask' [r,n]. The next batches are read
-    meanwhile."""
+    """What the model makes of each of many lists of windows: the windows without their samples, and
+    its parts [m,.] by name, also 'tokens' [sum of n,d] if `sizes`, of what is wanted, has them.
+
+    Batches of this `shape` (slots, rows, samples of a signal) are filled with windows of one list
+    each. All go through one pipeline, in which the next ones are read while some are computed.
+    """
+    begun = 0  # lists that have been looked at
+
+    def batches() -> Iterator[tuple[int, list[dict], Batch]]:
+        nonlocal begun
+        for number, windows in enumerate(pieces):
+            begun = number + 1
+            for some, batch in pack(windows, *shape):
+                yield number, some, batch
+
+    wanted = [*sizes, *(["mask"] if "tokens" in sizes else [])]
+    number, kept, outputs = 0, [], []
+    for piece, some, result in _embed_batches(model, max_beats, variables, batches(), wanted):
+        while number < piece:
+            yield kept, _concatenated(outputs, sizes)
+            number, kept, outputs = number + 1, [], []
+        kept += some
+        if "tokens" in sizes:
+            result["tokens"] = result["tokens"][result["mask"]]
+        rows = {name: slice(None) if name == "tokens" else slice(len(some)) for name in sizes}
+        # copies: what the model answered is then free
+        outputs.append({name: result[name][rows[name]].copy() for name in sizes})
+    while number < begun:
+        yield kept, _concatenated(outputs, sizes)
+        number, kept, outputs = number + 1, [], []
+
+
+def _concatenated(outputs: list[dict], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    return {
+        name: np.concatenate([np.zeros((0, size), np.float32), *(some[name] for some in outputs)])
+        for name, size in sizes.items()
+    }
+
+
+def _embed_batches(
+    model: Network | Peer,
+    max_beats: int,
+    variables,
+    batches: Iterator[tuple[int, list[dict], Batch]],
+    wanted: Sequence[str],
+) -> Iterator[tuple[int, list[dict], dict[str, np.ndarray]]]:
+    """Numbered windows of each EMBED_BATCH of one group (see packing.py), and what is wanted of the
+    model's answer: parts [r,.], 'tokens' [r,n,d], their 'mask' [r,n]."""
     devices = jax.local_devices()
     mesh, spread = Mesh(np.array(devices), ("data",)), None
-    for several in read_ahead(_in_groups(iter(batches), len(devices))):
+    for several in read_ahead(_in_groups(batches, len(devices))):
         if len(several) == 1:
-            batch = dict(several[0][1])
+            batch = dict(several[0][-1])
             found = embed_packed(model, max_beats, variables, batch, batch.pop("visible"))
         else:
             if spread is None:
                 spread = jax.device_put(variables, NamedSharding(mesh, P()))
-            batch = _joined([batch for _, batch in several], len(devices))
+            batch = _joined([batch for *_, batch in several], len(devices))
             found = embed_spread(model, max_beats, mesh, spread, batch, batch.pop("visible"))
         found = jax.device_get({name: found[name] for name in wanted})
-        for group, (windows, _) in enumerate(several):
-            yield windows, {name: x[group] for name, x in found.items()}
+        for group, (number, windows, _) in enumerate(several):
+            yield number, windows, {name: x[group] for name, x in found.items()}
 
 
 def _in_groups(items: Iterator, count: int) -> Iterator[list]:

@@ -27,7 +27,7 @@ from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import mask_leads, parse_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
-from lvcg_jax.data.packing import pack, silent_batch
+from lvcg_jax.data.packing import silent_batch
 from lvcg_jax.data.windows import (
     Failure,
     corpus_windows,
@@ -35,7 +35,7 @@ from lvcg_jax.data.windows import (
     show_only,
     signal_corpus,
 )
-from lvcg_jax.embed.devices import embed_batches, embed_packed
+from lvcg_jax.embed.devices import embed_packed, embed_pieces
 from lvcg_jax.embed.table import beat_weighted_mean
 from lvcg_jax.model.network import PARTS, Network
 from lvcg_jax.model.views import draw_views
@@ -566,31 +566,31 @@ class LVCG:
           The windows without their samples, and the parts of their embeddings by name, [m,.] each;
           with `tokens` also 'tokens' [sum of n,d], window after window.
         """
-        found: list[dict] = []
-        outputs: dict[str, list[np.ndarray]] = {
-            name: [] for name in (*self.part_sizes, *(["tokens"] if tokens else []))
-        }
-        # batch after batch: the rows of real windows are kept, and must be finite
+        (found,) = self.embed_pieces([windows], slots, rows, tokens)
+        return found
+
+    def embed_pieces(
+        self,
+        pieces: Iterable[Iterable[dict]],
+        slots: int = SLOTS,
+        rows: int = ROWS,
+        tokens: bool = False,
+    ) -> Iterator[tuple[list[dict], dict[str, np.ndarray]]]:
+        """What `embed_windows` returns, for each of many lists of windows. No batch has windows of
+        two, and while one is computed the next is read."""
         shape = max(slots, self.max_beats), rows, self.model.signal_samples
-        fixed, wanted = (self.model, self.max_beats, self.variables), [*outputs, *["mask"] * tokens]
-        for some, result in embed_batches(*fixed, pack(windows, *shape), wanted):
-            for name in self.part_sizes:
-                outputs[name].append(result[name][: len(some)])
-            if tokens:
-                outputs["tokens"].append(result["tokens"][result["mask"]])
-            finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
+        sizes = self.part_sizes | ({"tokens": self.model.feature_dim} if tokens else {})
+        fixed = self.model, self.max_beats, self.variables
+        for found, outputs in embed_pieces(*fixed, pieces, shape, sizes):
+            finite = [np.isfinite(outputs[name]).all(-1) for name in self.part_sizes]
             wrong = ~np.all(finite, axis=0)
             if wrong.any():
-                record = some[int(wrong.argmax())]["record_id"]
+                record = found[int(wrong.argmax())]["record_id"]
                 raise InputError(
                     f"the embedding of record {record} is not finite: {self.checkpoint} has"
                     " diverged"
                 )
-            found += some
-        if not found:
-            sizes = self.part_sizes | {"tokens": self.model.feature_dim}
-            return [], {name: np.zeros((0, sizes[name]), np.float32) for name in outputs}
-        return found, {name: np.concatenate(values) for name, values in outputs.items()}
+            yield found, outputs
 
     def embed_batch(
         self, batch: dict[str, np.ndarray], visible: np.ndarray | None = None

@@ -28,11 +28,11 @@ from data_prep.base.lock import only_one, share_folder
 from data_prep.base.progress import progress_bar
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset.shards import METADATA_FILE, ShardSet, file_sha256, read_metadata
-from lvcg_jax.data.windows import Failure, corpus_windows, shard_windows
+from lvcg_jax.data.windows import Failure, corpus_windows, shard_windows, show_only
 from lvcg_jax.embed.dataset import (
     count_flags,
     count_records,
-    embed_rows,
+    make_table,
     nothing_embedded,
     table_metadata,
     write_failures,
@@ -147,20 +147,40 @@ def write_parts(
         _write(folder / PLAN, plan, own)
         listed = _listed(folder)
         todo = {n: r for n, r in mine.items() if not _is_whole(folder / n, listed.get(n))}
-        total, left = (sum(r[2] - r[1] for r in some.values()) for some in (mine, todo))
-        with progress_bar(
-            total=total, initial=total - left, unit="rec", disable=not progress
-        ) as bar:
-            for name, of_part in todo.items():
-                failures: list[Failure] = []
-                windows = source.read(*of_part, failures, bar.update)
-                table = embed_rows(model, windows, source.tasks, failures, leads, rows)
-                save_table(folder / name, _with_failures(model, table, failures, metadata), own)
+        _embed(model, source, folder, own, mine, todo, leads, rows, progress)
         missing = sum(not (folder / name).is_file() for name in names)
         written = _finish(folder, mine if missing else names, missing, model, metadata, own)
     with contextlib.suppress(OSError):  # not empty: another process has taken the same share
         own.rmdir()
     return written
+
+
+def _embed(
+    model: LVCG,
+    source: Source,
+    folder: Path,
+    own: Path,
+    mine: dict[str, tuple],
+    todo: dict[str, tuple],
+    leads: Sequence[str] | None,
+    rows: str,
+    progress: bool,
+) -> None:
+    """Computes and writes the parts that are to do, of those of this share."""
+    total, left = (sum(stop - first for _, first, stop in x.values()) for x in (mine, todo))
+    with progress_bar(total=total, initial=total - left, unit="rec", disable=not progress) as bar:
+        failures: dict[str, list[Failure]] = {name: [] for name in todo}
+
+        def windows(name: str) -> Iterator[dict]:
+            found = source.read(*todo[name], failures[name], bar.update)
+            return show_only(found, leads, failures[name]) if leads else found
+
+        answers = model.embed_pieces(map(windows, todo))
+        for name, (found, outputs) in zip(todo, answers, strict=True):
+            table = make_table(model, found, outputs, source.tasks, rows) if found else None
+            metadata = table_metadata(model, source.tasks, rows)
+            table = _with_failures(model, table, failures.pop(name), metadata)
+            save_table(folder / name, table, own)
 
 
 def _with_failures(

@@ -145,9 +145,9 @@ class Constant:
     preprocess = dataclasses.make_dataclass("Hash", [])()
     preprocess.hash = lambda: "none"
 
-    def embed_windows(self, windows, tokens=False):
-        kept = list(windows)
-        return kept, {"structure": np.ones((len(kept), 512), np.float32)}
+    def embed_pieces(self, pieces):
+        for windows in map(list, pieces):
+            yield windows, {"structure": np.ones((len(windows), 512), np.float32)}
 
     def lead_facts(self, windows):
         return {"rank": np.full(len(windows), 3)}
