@@ -47,37 +47,36 @@ def main(argv: list[str] | None = None) -> int:
     add("--data", type=Path, help="shards to copy records of (default: synthetic ones)")
     add("--checkpoint", help="weights for them (default: a tiny model is trained)")
     args = parser.parse_args(argv)
-    if args.out.exists():
-        raise InputError(f"{args.out} exists already: give a new folder")
+    whole, broken = args.out / "whole", args.out / "broken"
+    if whole.exists():
+        raise InputError(f"{whole} exists already: give a new folder")
     if (args.data is None) != (args.checkpoint is None):
         raise InputError("give --data and --checkpoint, or neither")
-    args.out.mkdir(parents=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     if args.data is None:
         args.checkpoint, args.data = args.out / "run", args.out / "run" / "data"
         config = f"--config={ROOT / 'configs' / 'pretrain.py'}:smoke"
         finish([start(args.out, "train", "train", config, f"--workdir={args.checkpoint}")])
     data = args.out / "data"
-    copy_records(args.data, data, args.records)
+    if not (data / shards.METADATA_FILE).is_file():
+        copy_records(args.data, data, args.records)
     parts = f"--part_rows={args.part_rows}"
 
     def embed(name: str, *flags: str, core: int | None = None) -> subprocess.Popen:
         place = [f"--checkpoint={args.checkpoint}", f"--data={data}", f"--out={args.out / name}"]
         return start(args.out, name, "embed", *place, *flags, core=core)
 
-    # memory: as parts, and for comparison as one table in memory
-    whole = args.out / "whole"
+    # memory over rows
     found = watch(embed("whole", parts), whole, args.part_rows, args.records)
     rows = [[f"{n:,}", f"{mib:,.0f}"] for n, mib in found[:: max(1, len(found) // 12)]]
-    print("\n".join(markdown_table(["rows written", "MiB in memory"], rows)))
+    print("\n".join(markdown_table(["rows written", "MiB in memory"], rows)), flush=True)
     chart = line_chart(
         [Series(*zip(*found, strict=True), marks=True)], "Memory", "rows written", "MiB", zero=True
     )
     write_picture(args.out / "memory.svg", "Embedding into a folder of parts", [chart], "")
-    peak = peak_while(embed("one.npz"))
-    print(f"the same rows as one table in memory: at most {peak:,.0f} MiB")
 
     # kill -9 once half of the parts are there
-    process, broken = embed("broken", parts), args.out / "broken"
+    process = embed("broken", parts)
     goal = max(1, len(list(whole.glob("*.parquet"))) // 2)
     while len(list(broken.glob("*.parquet"))) < goal and process.poll() is None:
         time.sleep(0.005)
@@ -86,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     kept = len(list(broken.glob("*.parquet")))
     finish([embed("broken", parts)])
     same = bytes_of(whole) == bytes_of(broken)
-    print(f"killed with {kept} parts written, then continued: same bytes: {same}")
+    print(f"killed with {kept} parts written, then continued: same bytes: {same}", flush=True)
 
     # one process on one core, and two on two
     for repeat in range(args.repeats):
@@ -96,9 +95,14 @@ def main(argv: list[str] | None = None) -> int:
         one, two = ([speed(place, i, args) for i in (0, 1)] for place in (alone, both))
         print(
             f"one process {one[0]:,.0f} rows/s, two {two[0]:,.0f} + {two[1]:,.0f}:"
-            f" {sum(two) / one[0]:.2f} times; same bytes: {bytes_of(both) == bytes_of(whole)}"
+            f" {sum(two) / one[0]:.2f} times; same bytes: {bytes_of(both) == bytes_of(whole)}",
+            flush=True,
         )
         same &= bytes_of(both) == bytes_of(whole)
+
+    # for comparison, one table in memory
+    peak = peak_while(embed("one.npz"))
+    print(f"the same rows as one table in memory: at most {peak:,.0f} MiB")
     return 0 if same else 1
 
 
@@ -186,29 +190,32 @@ def copy_records(source: Path, out: Path, count: int) -> None:
     ]
     examples, counts, infos = _copies(paths), [], []
     files = -(-count // SHARD_RECORDS)
-    beat_samples = metadata["preprocess"]["beat_samples"]
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     with progress_bar(total=count, unit="rec", desc="copying records") as bar:
         for number in range(files):
             name = shards.shard_name(metadata["corpus"], "train", number, files)
-            some = list(
-                itertools.islice(examples, min(SHARD_RECORDS, count - number * SHARD_RECORDS))
+            size = min(SHARD_RECORDS, count - number * SHARD_RECORDS)
+            raw, uids, beats = zip(*itertools.islice(examples, size), strict=True)
+            shards.write_shard(out / name, raw)
+            counts += beats
+            infos.append(
+                {
+                    "file": name,
+                    "examples": size,
+                    "bytes": (out / name).stat().st_size,
+                    "sha256": shards.file_sha256(out / name),
+                    "first_uid": uids[0],
+                }
             )
-            shards.write_shard(out / name, some)
-            decoded = [shards.decode(raw, beat_samples) for raw in some]
-            counts += [len(example["start"]) for example in decoded]
-            size, digest = (out / name).stat().st_size, shards.file_sha256(out / name)
-            infos.append({"file": name, "examples": len(some), "bytes": size, "sha256": digest})
-            infos[-1]["first_uid"] = decoded[0]["uid"]
-            bar.update(len(some))
+            bar.update(size)
     np.save(out / "beat_counts-train.npy", np.array(counts, np.int32))
     content = metadata | {"splits": {"train": {"examples": count, "shards": infos}}}
     content |= {"signal": False}
     write_whole(out / shards.METADATA_FILE, json.dumps(content, indent=1) + "\n")
 
 
-def _copies(paths: Sequence[Path]) -> Iterator[bytes]:
-    """The examples of these files again and again, without an end."""
+def _copies(paths: Sequence[Path]) -> Iterator[tuple[bytes, int, int]]:
+    """The examples of these files again and again, without an end, with their uid and beats."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     for turn in itertools.count():
@@ -217,10 +224,11 @@ def _copies(paths: Sequence[Path]) -> Iterator[bytes]:
             stored = example.features.feature
             name = f"{stored['record_id'].bytes_list.value[0].decode()}/copy{turn}"
             stored["record_id"].bytes_list.value[0] = name.encode()
-            window = stored["window"].int64_list.value[0]
-            stored["uid"].int64_list.value[0] = shards.uid_of(name, window)
+            uid = shards.uid_of(name, stored["window"].int64_list.value[0])
+            stored["uid"].int64_list.value[0] = uid
             stored.pop("signal", None)
-            yield example.SerializeToString(deterministic=True)
+            beats = len(stored["complete"].bytes_list.value[0])  # a byte for each
+            yield example.SerializeToString(deterministic=True), uid, beats
 
 
 if __name__ == "__main__":
