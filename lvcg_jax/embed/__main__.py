@@ -31,6 +31,7 @@ from data_prep.base.command import (
     share_of_work,
 )
 from data_prep.base.errors import InputError
+from data_prep.base.files import require_local
 from data_prep.base.lock import only_one
 from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
@@ -120,6 +121,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         )
     if args.labels is not None and args.folder is None:
         raise InputError("--labels is for --folder: other sources have their labels with them")
+    require_local(args.out)
     args.folder_of_parts = not Path(args.out).suffix
     for name in ("part", "part_rows"):
         if getattr(args, name) is not None and not args.folder_of_parts:

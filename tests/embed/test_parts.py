@@ -210,6 +210,7 @@ def test_a_probe_of_parts_on_disk_scores_as_one_of_the_file_in_memory(
         (["--out=e.npz", "--part=1/2"], "--part is for a folder of parts: give an --out without"),
         (["--out=e.npz", "--part_rows=9"], "--part_rows is for a folder of parts"),
         (["--out=e", "--part=3/2"], "'3/2' is not a share such as 2/8"),
+        (["--out=gs://bucket/e"], "gs://bucket/e: only ordinary files will do here"),
         (["--out=e", "--tokens"], "--tokens needs an --out that ends in .npz"),
     ],
 )
