@@ -11,6 +11,10 @@ found (see data_prep/ecg/quality.py), and a hash of its signal, which identifies
 same signal. With two workers or more, that also holds for a record that ends the process that
 reads it; the exit code is then 3.
 
+For a job array, --shard=2/8 builds the second of eight shares of the shards, without a word to the
+other seven. When all have ended, the same command without --shard compares every shard with its
+checksum, builds what a failed job left, and finishes.
+
 dataset.json holds the preprocessing and its hash, the tasks and their classes, and what was dropped
 and why. For every split it has the shards (file, examples, bytes, sha256, first uid), the numbers
 of examples, records, patients and beats, and the kept records per class (`label_counts`). uids are
@@ -21,7 +25,7 @@ counter, and `uid_rehash` lists such windows.
 import sys
 from pathlib import Path
 
-from data_prep.base.command import Parser, positive_int, run_command
+from data_prep.base.command import Parser, positive_int, run_command, share_of_work
 from data_prep.base.errors import InputError
 from data_prep.base.pseudonyms import FLAG, read_key
 from data_prep.base.words import printable
@@ -108,6 +112,13 @@ def make_parser() -> Parser:
         default=1024,
         help="input records per shard (default 1024)",
     )
+    add(
+        "--shard",
+        type=share_of_work,
+        metavar="I/N",
+        help="build only the I-th of N shares of the shards, beside jobs that build the others;\n"
+        "then the same command without --shard checks them and finishes",
+    )
     add("--limit", type=positive_int, help="only the first N records of the corpus")
     add("--pseudonyms", **FLAG)
     return parser
@@ -118,6 +129,8 @@ def main(argv: list[str] | None = None) -> int:
     args, rest = parser.parse_known_args(argv)
     if rest and args.runner == "local":
         parser.error(parser.unknown(rest[0]))
+    if args.shard and args.runner == "beam":
+        raise InputError("--shard is for local builds: Beam shares out the shards by itself")
     preprocess, names = parse_overrides(args.preprocess), read_key(args.pseudonyms)
     corpus = open_corpus(args.corpus, args.raw, parse_pairs("option", args.option))
     if args.splits:
@@ -135,7 +148,14 @@ def main(argv: list[str] | None = None) -> int:
         detectors=not args.no_detectors,
         duplicates=args.duplicates,
         beam_options=[f"--runner={args.beam_runner}", *rest] if args.runner == "beam" else None,
+        share=args.shard,
     )
+    if metadata is None:
+        print(
+            "share {} of {} is built; when all are, the same command without --shard"
+            " finishes".format(*args.shard)
+        )
+        return 0
     print("\n".join(map(printable, shards.describe(metadata).split("\n"))))
     for note in corpus.notes:
         print(f"note          {printable(note)}")

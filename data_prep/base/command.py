@@ -97,6 +97,16 @@ def positive_float(text: str) -> float:
     return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
 
 
+def share_of_work(text: str) -> tuple[int, int]:
+    """The value of a flag such as 2/8: this process does the second of eight shares."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a share such as 2/8 (the second of eight; they count from 1)"
+        )
+    return int(number), int(count)
+
+
 def _number(text: str, kind: type, good: Callable, wanted: str):
     try:
         value = kind(text)

@@ -65,6 +65,29 @@ def in_turn(path: str | Path) -> Iterator[None]:
         yield
 
 
+def refuse_if_held(path: str | Path, what: str) -> None:
+    """The InputError of `only_one` if another process holds this lock file, which is not taken."""
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            holder = _read(path)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise _held(path, what, holder) from None
+            if holder and _is_alive(path, holder):
+                raise _held(path, what, holder)
+    except FileNotFoundError:
+        return
+
+
+def share_folder(folder: str | Path, share: tuple[int, int]) -> Path:
+    """Where the process that does one share of the work in a folder has its lock and what it is
+    writing: processes with other shares work there at the same time."""
+    return Path(folder) / "share-{}-of-{}".format(*share)
+
+
 def _take(path: Path, what: str):
     """The lock file, open, locked and with our name in it."""
     while True:

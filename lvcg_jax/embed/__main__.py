@@ -5,20 +5,33 @@ lvcg_jax/embed/table.py).
     lvcg embed --checkpoint=RUN --wfdb=FOLDER --leads=I,II,V2 --rows=record --out=embeddings.npz
     lvcg embed --folder=FOLDER --labels=labels.csv --out=embeddings.parquet
     lvcg embed --record=ecg.npy --rate=500 --unit=uV --lead_names=I,II,V2 --out=one.npz
+    lvcg embed --data=SHARDS --part=2/8 --out=embeddings
 
 Raw records may have any rate, length and leads; they go through the preprocessing of the
 checkpoint. A record that cannot be embedded is listed with the reason in OUT.failures.csv, and the
 others are embedded. The same command writes the same bytes on every run: records are computed in
-order, in batches of one fixed shape. Without --checkpoint the weights that the package carries are
-used.
+order, in batches of one fixed shape, on all devices. Without --checkpoint the weights that the
+package carries are used.
+
+An --out without an ending is a folder of .parquet parts, for data sets of any size: memory does not
+grow with the records, the same command continues after a crash, and --part=2/8 does the second of
+eight shares, beside processes that do the others (see lvcg_jax/embed/parts.py). The folder is then
+given to other commands in the place of an embeddings file.
 """
 
 import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from data_prep.base.command import Parser, natural_int, run_command
+from data_prep.base.command import (
+    Parser,
+    natural_int,
+    positive_int,
+    run_command,
+    share_of_work,
+)
 from data_prep.base.errors import InputError
+from data_prep.base.files import require_local
 from data_prep.base.lock import only_one
 from data_prep.base.pseudonyms import read_key
 from data_prep.corpora.corpus import Corpus, open_corpus
@@ -28,6 +41,8 @@ from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
 from lvcg_jax.embed.dataset import (
     check_place,
+    count_flags,
+    count_records,
     count_words,
     embed_corpus,
     embed_dataset,
@@ -35,6 +50,7 @@ from lvcg_jax.embed.dataset import (
     write_failures,
 )
 from lvcg_jax.embed.lvcg import LVCG
+from lvcg_jax.embed.parts import PART_ROWS, corpus_source, shard_source, write_parts
 from lvcg_jax.embed.table import check_ending, save_table
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.trained import WHICH, WHICH_HELP
@@ -54,7 +70,12 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     )
     add("--folder", metavar="FOLDER", help="or all records below a folder, in any formats,")
     add("--record", metavar="FILE", help="or one file of any format that is read (docs/formats.md)")
-    add("--out", required=True, metavar="FILE", help="table to write: .parquet or .npz")
+    add(
+        "--out",
+        required=True,
+        metavar="FILE",
+        help="table to write: .parquet or .npz, or without an ending a folder of parts",
+    )
     add(
         "--leads",
         metavar="I,II,V2",
@@ -78,6 +99,19 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add("--labels", metavar="CSV", help="labels of --folder (default FOLDER/labels.csv, if there)")
     add_shared(parser, "pseudonyms")
     add_shared(parser.add_argument_group("of --record and --folder"), "rate", "unit", "lead_names")
+    many = parser.add_argument_group("a folder of parts")
+    many.add_argument(
+        "--part",
+        type=share_of_work,
+        metavar="I/N",
+        help="do the I-th of N shares of the parts; other processes do the others",
+    )
+    many.add_argument(
+        "--part_rows",
+        type=positive_int,
+        metavar="N",
+        help=f"windows of --data, or records of files, in a part (default {PART_ROWS})",
+    )
     args = parser.parse_args(argv)
 
     # flags that go together, or do not
@@ -90,7 +124,17 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         )
     if args.labels is not None and args.folder is None:
         raise InputError("--labels is for --folder: other sources have their labels with them")
-    if check_ending(args.out) != ".npz" and args.tokens:
+    require_local(args.out)
+    args.folder_of_parts = not Path(args.out).suffix
+    for name in ("part", "part_rows"):
+        if getattr(args, name) is not None and not args.folder_of_parts:
+            raise InputError(
+                f"--{name} is for a folder of parts: give an --out without an ending,"
+                f" {Path(args.out).stem} say"
+            )
+    if not args.folder_of_parts:
+        check_ending(args.out)
+    if Path(args.out).suffix != ".npz" and args.tokens:
         raise InputError(f"--tokens needs an --out that ends in .npz, not {args.out}")
     if args.random_weights is not None and args.data is None:
         raise InputError(
@@ -129,20 +173,25 @@ def main(argv: list[str] | None = None) -> int:
         corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
     if corpus is not None:
         corpus = pseudonymise(corpus, args.pseudonyms)
-    check_place(Path(args.out))
+    check_place(Path(args.out), args.folder_of_parts)
+    if args.folder_of_parts:
+        return write_folder(args, corpus)
     with only_one(f"{args.out}.lock", f"{Path(args.out).name} is being written"):
         return write_table(args, corpus)
 
 
-def write_table(args: argparse.Namespace, corpus: Corpus | None) -> int:
-    """Writes the table that the flags ask for, of a corpus or else of --data."""
-    # the model
+def load_model(args: argparse.Namespace) -> LVCG:
+    """The model that the flags ask for."""
     checkpoint = weights.choose(args.checkpoint)
     if args.random_weights is None:
-        model = LVCG.load(checkpoint, args.which)
-    else:
-        config = weights.config_of(checkpoint)
-        model = LVCG.random(config, args.random_weights, ShardSet(args.data, "train"))
+        return LVCG.load(checkpoint, args.which)
+    config = weights.config_of(checkpoint)
+    return LVCG.random(config, args.random_weights, ShardSet(args.data, "train"))
+
+
+def write_table(args: argparse.Namespace, corpus: Corpus | None) -> int:
+    """Writes the table that the flags ask for, of a corpus or else of --data."""
+    model = load_model(args)
 
     # the table, and the list of what has no row in it
     failures: list[Failure] = []
@@ -157,15 +206,47 @@ def write_table(args: argparse.Namespace, corpus: Corpus | None) -> int:
         save_table(args.out, table)
     finally:
         listed = write_failures(args.out, failures)
-    parts = " + ".join(f"{name} {size}" for name, size in table.parts.items())
-    rows = f"{len(table.record_id)} rows of {len(set(table.record_id.tolist()))} records"
-    numbers = f"{table.embedding.shape[1]} numbers each ({parts})"
-    print(f"{rows}, {numbers}, from {model.checkpoint}: {args.out}")
-    if listed:
-        count = len({failure.record_id for failure in failures})
-        print(f"{count} records failed in whole or in part: see {listed}")
-    print(count_words(len(table.record_id), table.extra, failures))
+    counts = (len(table.record_id), count_records(failures), *count_flags(table.extra))
+    say(args, model, len(set(table.record_id.tolist())), counts, listed)
     return 0
+
+
+def write_folder(args: argparse.Namespace, corpus: Corpus | None) -> int:
+    """Writes the folder of parts that the flags ask for, or a share of it."""
+    model, share = load_model(args), args.part or (1, 1)
+    if args.data is not None:
+        splits = args.splits.split(",") if args.splits else None
+        source = shard_source(model, args.data, splits, args.pseudonyms)
+    else:
+        source = corpus_source(model, corpus)
+    options = {"leads": args.leads, "rows": args.rows, "part_rows": args.part_rows or PART_ROWS}
+    written = write_parts(model, source, args.out, share=share, **options)
+    if corpus is not None:
+        print("".join(f"note: {note}\n" for note in corpus.all_notes()), end="")
+    if written.missing:
+        print(
+            f"share {share[0]} of {share[1]} is done; {written.missing} parts of other shares are"
+            " not there yet: the last share to end finishes the table"
+        )
+    counts = dict(written.counts)
+    say(args, model, counts.pop("records"), tuple(counts.values()), written.failures)
+    return 0
+
+
+def say(
+    args: argparse.Namespace,
+    model: LVCG,
+    records: int,
+    counts: tuple[int, int, int, int],
+    listed: str | None,
+) -> None:
+    """Prints what was written, and in the last line the counts of `count_words`."""
+    parts = " + ".join(f"{name} {size}" for name, size in model.part_sizes.items())
+    numbers = f"{sum(model.part_sizes.values())} numbers each ({parts})"
+    print(f"{counts[0]} rows of {records} records, {numbers}, from {model.checkpoint}: {args.out}")
+    if listed:
+        print(f"{counts[1]} records failed in whole or in part: see {listed}")
+    print(count_words(*counts))
 
 
 if __name__ == "__main__":

@@ -110,32 +110,40 @@ def embed_table(
         windows = show_only(windows, leads, failures)
     kept, outputs = model.embed_windows(*model.few_or_many(windows), tokens=tokens)
     if not kept:
-        count, first = len({failure.record_id for failure in failures}), failures[0]
-        raise InputError(
-            f"no embedding for any of {count} records; {first.record_id}: {first.reason}"
-        )
-    return rows_table(model, kept, outputs, tasks, rows)
+        raise nothing_embedded(failures)
+    return make_table(model, kept, outputs, tasks, rows)
 
 
-def rows_table(
+def make_table(
     model: LVCG,
-    kept: list[dict],
+    windows: list[dict],
     outputs: dict[str, np.ndarray],
     tasks: dict[str, Sequence[str]],
     rows: str = "window",
 ) -> Table:
-    """What `LVCG.embed_windows` gives, as a table."""
-    metadata = {
+    """The table of what `LVCG.embed_windows` returned."""
+    metadata = table_metadata(model, tasks, rows)
+    table = window_table(windows, join_parts(outputs), model.part_sizes, metadata)
+    table.extra |= model.lead_facts(windows)
+    table.tokens = outputs.get("tokens")
+    return record_rows(table) if rows == "record" else table
+
+
+def table_metadata(model: LVCG, tasks: dict[str, Sequence[str]], rows: str) -> dict[str, str]:
+    """What a table says of the model and of itself."""
+    return {
         "checkpoint": model.checkpoint,
         "preprocess_hash": model.preprocess.hash(),
         "tasks": json.dumps({task: list(names) for task, names in tasks.items()}),
         "rows": rows,
         "package": f"lvcg-jax {__version__}",
     }
-    table = window_table(kept, join_parts(outputs), model.part_sizes, metadata)
-    table.extra |= model.lead_facts(kept)
-    table.tokens = outputs.get("tokens")
-    return record_rows(table) if rows == "record" else table
+
+
+def nothing_embedded(failures: list[Failure]) -> InputError:
+    """The InputError for a table without a row."""
+    count, first = count_records(failures), failures[0]
+    return InputError(f"no embedding for any of {count} records; {first.record_id}: {first.reason}")
 
 
 def _complete(table: Table, failures: list[Failure]) -> Table:
@@ -163,15 +171,23 @@ def file_corpus(path: str, rate: float | None, unit: str | None, leads: str | No
     return Corpus("file", "", {}, refs, "none given", read=read, in_parts=True)
 
 
-def count_words(rows: int, columns: Mapping[str, np.ndarray], failures: list[Failure]) -> str:
-    """What became of the records, on one line, from the columns rank and defects of their rows."""
+def count_flags(columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    """Rows of rank below 3 and rows with unknown leads, from the columns rank and defects."""
     weak = int((columns["rank"] < 3).sum()) if "rank" in columns else 0
-    unknown = sum("unknown_lead:" in cell for cell in columns.get("defects", ()))
-    failed = len({failure.record_id for failure in failures})
+    return weak, sum("unknown_lead:" in cell for cell in columns.get("defects", ()))
+
+
+def count_words(rows: int, failed: int, weak: int, unknown: int) -> str:
+    """What became of the records, on one line."""
     return (
         f"{rows} rows, {failed} records with failures, {weak} rows of rank below 3, {unknown} rows"
         " with unknown leads"
     )
+
+
+def count_records(failures: list[Failure]) -> int:
+    """Records that failed in whole or in part."""
+    return len({failure.record_id for failure in failures})
 
 
 def write_failures(out: str, failures: list[Failure]) -> str | None:
@@ -185,14 +201,14 @@ def write_failures(out: str, failures: list[Failure]) -> str | None:
     return str(path)
 
 
-def check_place(out: Path) -> None:
-    """Makes the folder of a table, so that a place that cannot be written is found before the work
-    and not after it."""
+def check_place(out: Path, folder: bool = False) -> None:
+    """Makes the folder of a table, or the one that it is, so that a place that cannot be written is
+    found before the work and not after it."""
+    place = out if folder else out.parent
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out={out}: cannot write there ({error.strerror})") from None
-    if out.is_dir() or not os.access(out.parent, os.W_OK):
-        raise InputError(
-            f"--out={out}: cannot write there ({'a folder' if out.is_dir() else 'no permission'})"
-        )
+    wrong = "a folder" if out.is_dir() and not folder else "no permission"
+    if wrong == "a folder" or not os.access(place, os.W_OK):
+        raise InputError(f"--out={out}: cannot write there ({wrong})")

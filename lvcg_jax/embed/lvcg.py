@@ -29,7 +29,7 @@ from data_prep.ecg.leads import mask_leads, parse_leads
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.out_of_memory import fits_in_memory
-from lvcg_jax.data.packing import pack, read_ahead, silent_batch
+from lvcg_jax.data.packing import silent_batch
 from lvcg_jax.data.windows import (
     Failure,
     corpus_windows,
@@ -39,6 +39,7 @@ from lvcg_jax.data.windows import (
     signal_corpus,
 )
 from lvcg_jax.embed.answers import Beats, Embedding, HeartVector, Prediction, prediction_of
+from lvcg_jax.embed.devices import embed_packed, embed_pieces
 from lvcg_jax.model.network import PARTS, Network
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.peers.peer import Peer
@@ -422,7 +423,7 @@ class LVCG:
         """The embeddings of windows, for data sets: `embed_dataset` and `embed_corpus` call it.
 
         Every batch has the same shape and is filled in order, so there is one compilation, and the
-        same windows give the same bytes on every run. The next batches are read meanwhile.
+        same windows give the same bytes on every run. Each device of this process computes batches.
 
         Args:
           windows: see lvcg_jax/data/windows.py.
@@ -434,38 +435,38 @@ class LVCG:
           The windows without their samples, and the parts of their embeddings by name, [m,.] each;
           with `tokens` also 'tokens' [sum of n,d], window after window.
         """
-        found: list[dict] = []
-        outputs: dict[str, list[np.ndarray]] = {
-            name: [] for name in (*self.part_sizes, *(["tokens"] if tokens else []))
-        }
-        # batch after batch: the rows of real windows are kept, and must be finite
+        (found,) = self.embed_pieces([windows], slots, rows, tokens)
+        return found
+
+    def embed_pieces(
+        self,
+        pieces: Iterable[Iterable[dict]],
+        slots: int = SLOTS,
+        rows: int = ROWS,
+        tokens: bool = False,
+    ) -> Iterator[tuple[list[dict], dict[str, np.ndarray]]]:
+        """What `embed_windows` returns, for each of many lists of windows. No batch has windows of
+        two, and while one is computed the next is read."""
+        require_no_fork()
         shape = max(slots, self.max_beats), rows, self.model.signal_samples
+        sizes = self.part_sizes | ({"tokens": self.model.feature_dim} if tokens else {})
+        fixed = self.model, self.max_beats, self.variables
         memory = fits_in_memory(
             f"a batch of {rows} windows ({shape[0]} beats)",
             "close other programs, take smaller weights such as 'small', or give embed_windows"
             " fewer slots and rows",
         )
         with memory:
-            for some, batch in read_ahead(pack(windows, *shape)):
-                visible = batch.pop("visible")
-                result = self.embed_batch(batch, visible)
-                for name in self.part_sizes:
-                    outputs[name].append(result[name][0, : len(some)])
-                if tokens:
-                    outputs["tokens"].append(result["tokens"][result["mask"]])
-                finite = [np.isfinite(outputs[name][-1]).all(-1) for name in self.part_sizes]
+            for found, outputs in embed_pieces(*fixed, pieces, shape, sizes):
+                finite = [np.isfinite(outputs[name]).all(-1) for name in self.part_sizes]
                 wrong = ~np.all(finite, axis=0)
                 if wrong.any():
-                    record = some[int(wrong.argmax())]["record_id"]
+                    record = found[int(wrong.argmax())]["record_id"]
                     raise InputError(
                         f"the embedding of record {record} is not finite: {self.checkpoint} has"
                         " diverged"
                     )
-                found += some
-        if not found:
-            sizes = self.part_sizes | {"tokens": self.model.feature_dim}
-            return [], {name: np.zeros((0, sizes[name]), np.float32) for name in outputs}
-        return found, {name: np.concatenate(values) for name, values in outputs.items()}
+                yield found, outputs
 
     def embed_batch(
         self, batch: dict[str, np.ndarray], visible: np.ndarray | None = None
@@ -541,12 +542,6 @@ def require_no_fork() -> None:
             f"process {os.getpid()} was forked from process {_process}, which has used a model: JAX"
             " cannot run here; start processes with multiprocessing.get_context('spawn')"
         )
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def embed_packed(model: Network | Peer, max_beats: int, variables, batch, visible):
-    """The parts, the tokens and their mask; compiled once per process, model and shape of batch."""
-    return model.apply(variables, batch, visible, max_beats, method="embed")
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -7,11 +7,15 @@ condition and gain of their geometry, defects (';'-joined), label_TASK (list of 
 not labelled for the task) and one list of numbers for each part of the embedding. An npz has
 `embedding` [m,d] with `part_names` and `part_sizes`, and `labels` as JSON.
 
+A large table is a folder of parquet files (see parts.py): `load_table` reads that too, with the
+embedding on disk.
+
 Axis letters: m row, d feature, w window.
 """
 
 import hashlib
 import json
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +28,13 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import cannot_write, ordinary, whole_file
 from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.base.words import in_all, list_some
+from data_prep.dataset.shards import file_sha256
 from lvcg_jax.data.windows import defect_words, lead_names
+from lvcg_jax.stats.blocks import Features, blocks, choose_rows, room_for
 from lvcg_jax.text.notebook import facts_html, part_words, to_frame
 
 ENDINGS = (".npz", ".parquet")
+LISTING = "table.json"  # of a folder: its parts, with rows and checksums
 TABLE_KEYS = ("record_id", "patient_id", "split", "labels", "embedding")
 WHOLE_RECORD = -1  # window of a row that stands for all windows of its record
 # A small file must not fill the memory: a table may unpack to so many bytes, or to so many times
@@ -47,7 +54,7 @@ class Table:
     split: np.ndarray  # [m] str
     # per row {task: class names}; a task that is absent has not been labelled
     labels: list[dict[str, list[str]]]
-    embedding: np.ndarray  # [m,d] float32
+    embedding: np.ndarray  # [m,d] float32; np.memmap if it is on disk
     parts: dict[str, int] = field(default_factory=dict)  # part name -> size, in column order
     metadata: dict[str, str] = field(default_factory=dict)
     window: np.ndarray | None = None  # [m] int
@@ -220,17 +227,22 @@ def check_ending(path: str | Path) -> str:
     """The ending of an embeddings file; an InputError if it is none of ENDINGS."""
     suffix = Path(path).suffix
     if suffix not in ENDINGS:
-        raise InputError(f"{path}: an embeddings file ends in {' or '.join(ENDINGS)}")
+        raise InputError(
+            f"{path}: an embeddings file ends in {' or '.join(ENDINGS)}, or it is a folder that"
+            " lvcg embed wrote"
+        )
     return suffix
 
 
-def save_table(path: str | Path, table: Table) -> None:
+def save_table(path: str | Path, table: Table, folder: Path | None = None) -> None:
     """Writes the file that `load_table` reads, in whole or not at all; the same table gives the
-    same bytes."""
+    same bytes. Until it is whole it lies beside the file, or in `folder` on the same disk."""
     suffix = check_ending(path)
     try:
-        with whole_file(path) as temporary, open(temporary, "wb") as file:
+        with whole_file(path, folder) as temporary, open(temporary, "wb") as file:
             _save_npz(file, table) if suffix == ".npz" else _save_parquet(file, table)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise cannot_write(path, error) from None
 
@@ -307,8 +319,12 @@ def _content_hash(data, header: dict) -> str:
 
 
 def load_table(path: str | Path) -> Table:
-    """Reads an embeddings file, and checks it: keys, lengths, finite numbers, no row twice."""
-    read = _load_npz if check_ending(path) == ".npz" else _load_parquet
+    """Reads an embeddings file or folder, and checks it: keys, lengths, finite numbers, no row
+    twice."""
+    if Path(path).is_dir():
+        read = _load_folder
+    else:
+        read = _load_npz if check_ending(path) == ".npz" else _load_parquet
     try:
         table = read(path)
     except InputError:
@@ -326,7 +342,7 @@ def load_table(path: str | Path) -> Table:
     if counts.max() > 1:
         twice = list_some(names[counts > 1])
         raise InputError(f"{path}: {twice} occurs more than once; each row needs its own id")
-    bad = ~np.isfinite(table.embedding).all(1)
+    bad = np.concatenate([~np.isfinite(some).all(1) for some in blocks(table.embedding)])
     if bad.any():
         raise InputError(
             f"{path}: the embedding of {list_some(table.record_id[bad])} is not finite"
@@ -410,7 +426,9 @@ def _load_npz(path: str | Path) -> Table:
     )
 
 
-def _load_parquet(path: str | Path) -> Table:
+def read_parquet(path: str | Path) -> tuple[Any, dict]:
+    """The pyarrow table of a .parquet of ours and its header, once its checksums are found right;
+    it may be a part without a row."""
     import pyarrow.parquet as pq
 
     with open(ordinary(path), "rb") as file:
@@ -421,14 +439,20 @@ def _load_parquet(path: str | Path) -> Table:
                 f"{path} claims {source.metadata.num_rows} rows: more than it may have"
             )
         data = source.read()
-    if _HEADER not in (data.schema.metadata or {}) or not len(data):
+    if _HEADER not in (data.schema.metadata or {}):
         raise InputError(
-            f"{path} is not an embeddings file of this project: it has no rows or no"
-            f" {_HEADER.decode()}"
+            f"{path} is not an embeddings file of this project: it has no {_HEADER.decode()}"
         )
     header = json.loads(data.schema.metadata[_HEADER])
     if header.get("sha256") not in (None, _content_hash(data, header)):
         raise InputError(f"{path} is damaged: its content is not what was written")
+    return data, header
+
+
+def _load_parquet(path: str | Path) -> Table:
+    data, header = read_parquet(path)
+    if not len(data):
+        raise InputError(f"{path} is not an embeddings file of this project: it has no rows")
     names = list(header["parts"]) or ["embedding"]
     blocks = [
         data[name].combine_chunks().flatten().to_numpy().reshape(len(data), -1) for name in names
@@ -451,6 +475,52 @@ def _load_parquet(path: str | Path) -> Table:
         dict(header["metadata"]),
         np.array(data["window"].to_pylist()) if "window" in data.column_names else None,
         {name: np.array(data[name].to_pylist()) for name in data.column_names if name not in used},
+    )
+
+
+def read_listing(folder: str | Path) -> dict:
+    """What a folder of parts says of itself once all are there: `parts` (file, rows, sha256 and
+    counts of each), `sizes` of the parts of an embedding, `metadata`."""
+    path = Path(folder) / LISTING
+    if not path.is_file():
+        raise InputError(
+            f"{folder}: no {LISTING} in it, so it is no finished folder of embeddings; run the"
+            " lvcg embed command that writes it again"
+        )
+    return json.loads(path.read_bytes())
+
+
+def _load_folder(folder: str | Path) -> Table:
+    """All parts as one table, with one of them in memory beside the ids, labels and flags."""
+    listing = read_listing(folder)
+    sizes = {name: int(size) for name, size in listing["sizes"].items()}
+    listed = [part for part in listing["parts"] if part["rows"]]
+    rows = sum(part["rows"] for part in listed)
+    if rows > MOST_ROWS:
+        raise InputError(f"{folder} has {rows} rows, more than the {MOST_ROWS} a table may have")
+    embedding, first, tables = room_for(rows, sum(sizes.values())), 0, []
+    alike: dict[str, dict] = {}  # equal labels are kept once
+    for part in listed:
+        path = Path(folder) / part["file"]
+        if not path.is_file() or file_sha256(path) != part["sha256"]:
+            raise InputError(
+                f"{path} is missing or damaged: run the same lvcg embed command again, it makes"
+                " this part anew"
+            )
+        table = _load_parquet(path)
+        embedding[first : first + part["rows"]] = table.embedding
+        first += part["rows"]
+        labels = [alike.setdefault(json.dumps(row, sort_keys=True), row) for row in table.labels]
+        tables.append(replace(table, labels=labels, embedding=table.embedding[:0]))
+    joined = lambda column: np.concatenate([column(table) for table in tables])  # noqa: E731
+    return Table(
+        *(joined(lambda table, name=name: getattr(table, name)) for name in TABLE_KEYS[:3]),
+        [row for table in tables for row in table.labels],
+        embedding,
+        sizes,
+        dict(listing["metadata"]),
+        joined(lambda table: table.window),
+        {name: joined(lambda table, name=name: table.extra[name]) for name in tables[0].extra},
     )
 
 
@@ -480,7 +550,7 @@ def keep_test_rows(table: Table, keys: Sequence[str]) -> tuple[Table, np.ndarray
     return take_rows(table, np.concatenate([others, test])), len(others) + np.arange(len(test))
 
 
-def align_features(table: Table, other: Table, name: str) -> np.ndarray:
+def align_features(table: Table, other: Table, name: str) -> Features:
     """The other table's embedding in the row order of the first; an InputError unless both describe
     the same labelled records."""
     # the same rows
@@ -507,4 +577,4 @@ def align_features(table: Table, other: Table, name: str) -> np.ndarray:
     ]
     if differ:
         raise InputError(f"control '{name}' gives other labels for {list_some(differ)}")
-    return other.embedding[order]
+    return choose_rows(other.embedding, order)

@@ -25,6 +25,8 @@ from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
 from lvcg_jax.embed.dataset import (
     check_place,
+    count_flags,
+    count_records,
     count_words,
     embed_corpus,
     embed_dataset,
@@ -127,7 +129,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"what failed, and why: {listed}")
     shown = {name: columns[name] for name in ("rank", "defects") if name in columns}
     place = f": {args.out}" if args.out is not None else ""
-    print(f"{count_words(len(columns['record_id']), shown, failures)}{place}")
+    counts = (len(columns["record_id"]), count_records(failures), *count_flags(shown))
+    print(f"{count_words(*counts)}{place}")
     return 0
 
 

@@ -63,6 +63,7 @@ from lvcg_jax.probe.head_card import head_card, number_card
 from lvcg_jax.probe.labels import DRAWS, ensure_splits, join_labels, task_of
 from lvcg_jax.probe.study import PROTOCOLS, Predictions, evaluate, linear_fits, part_features
 from lvcg_jax.runs.heads import check_ending
+from lvcg_jax.stats.blocks import choose_rows
 from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.tables import format_results
 
@@ -76,7 +77,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     add(
         "--embeddings",
         metavar="[NAME=]FILE",
-        help="embeddings file to be judged (not for finetune)",
+        help="embeddings file, or folder of parts, to be judged (not for finetune)",
     )
     add(
         "--control",
@@ -257,7 +258,7 @@ def main(argv: list[str] | None = None) -> None:
     for task in progress_bar(tasks, unit="task", leave=False):
         found = task_of(table, task)
         linear = "ridge" if args.protocol in WANTED else args.protocol
-        chosen = {n: x[found.rows] for n, x in features.items()}
+        chosen = {n: choose_rows(x, found.rows) for n, x in features.items()}
         fits = linear_fits(chosen, len(found.rows), linear, parts=parts)
         if embedder:
             tuning = {"epochs": args.epochs, "learning_rate": args.learning_rate}

@@ -156,10 +156,11 @@ def probe_number(
             runs = []
             for seed in range(seeds if fraction < 1 else 1):
                 rows = subsets[seed][fraction]
-                known = (x[train[rows]], y[rows], x[val], y_val)
+                known = (np.asarray(x[train[rows]]), y[rows], np.asarray(x[val]), y_val)
                 layer, strength = fit_number(*known, parts.get(model))
                 said = {
-                    s: mean_by(found.records[s], layer(x[found.rows[s]]))[:, 0] for s in SPLITS[1:]
+                    s: mean_by(found.records[s], layer(np.asarray(x[found.rows[s]])))[:, 0]
+                    for s in SPLITS[1:]
                 }
                 slope, offset = correct(said["validation"], truth["validation"])
                 runs.append(_judge(truth["test"], slope * said["test"] + offset, bootstrap))

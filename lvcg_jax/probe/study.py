@@ -34,6 +34,7 @@ from lvcg_jax.stats.auroc import (
     f1_always_yes,
     f1_score,
 )
+from lvcg_jax.stats.blocks import Features, blocks, by_blocks, choose_rows
 from lvcg_jax.stats.bootstrap import PatientBootstrap, class_intervals
 from lvcg_jax.stats.scaling import mean_by
 
@@ -44,7 +45,7 @@ RELEASE_THRESHOLDS = np.linspace(0.05, 0.95, 51)
 METRICS = {"auroc": "", "auprc": "auprc_", "f1": "f1_"}  # before `low` and `high` in a result
 CONSTANT = "scored as a constant there: AUROC 0.5, AUPRC its share of positives"
 SPLIT_WORDS = {split: f"{split} split" for split in SPLITS}  # what notes call each split
-Features = np.ndarray | Sequence[np.ndarray]  # [m,d], or several that are averaged in the result
+Several = Features | Sequence[Features]  # [m,d], or several that are averaged in the result
 
 
 class LinearFit:
@@ -52,7 +53,7 @@ class LinearFit:
 
     def __init__(
         self,
-        features: np.ndarray,
+        features: Features,
         protocol: str,
         strengths: Sequence[float] = linear.STRENGTHS,
         parts: Sequence[int] | None = None,
@@ -70,11 +71,11 @@ class LinearFit:
     def __call__(self, rows, y, val, y_val, test, seed):
         x = self.features
         self.layer, setting = self._fit(x[rows], y, x[val], y_val, seed, **self._options)
-        return self.layer(x[val]), self.layer(x[test]), setting
+        return by_blocks(self.layer, x[val]), by_blocks(self.layer, x[test]), setting
 
 
 def linear_fits(
-    features_by_model: Mapping[str, Features],
+    features_by_model: Mapping[str, Several],
     rows: int,
     protocol: str,
     strengths: Sequence[float] = linear.STRENGTHS,
@@ -91,7 +92,7 @@ def linear_fits(
         raise InputError("a probe needs the features of one model at least")
     fits = {}
     for name, features in features_by_model.items():
-        several = [features] if isinstance(features, np.ndarray) else list(features)
+        several = [features] if isinstance(features, Features) else list(features)
         for x in several:
             if x.ndim != 2 or len(x) != rows:
                 raise InputError(f"'{name}': features {x.shape} do not match {rows} rows of labels")
@@ -100,16 +101,15 @@ def linear_fits(
                 raise InputError(
                     f"'{name}': parts of {list(sizes)} are not the {x.shape[1]} features"
                 )
-            if not np.isfinite(x).all():
-                raise InputError(
-                    f"'{name}': {int((~np.isfinite(x)).any(1).sum())} rows are not finite"
-                )
+            wrong = sum(int((~np.isfinite(some)).any(1).sum()) for some in blocks(x))
+            if wrong:
+                raise InputError(f"'{name}': {wrong} rows are not finite")
         fits[name] = [LinearFit(x, protocol, strengths, (parts or {}).get(name)) for x in several]
     return fits
 
 
 def probe(
-    features_by_model: Mapping[str, Features],
+    features_by_model: Mapping[str, Several],
     labels: np.ndarray,
     groups: np.ndarray,
     splits: np.ndarray,
@@ -146,13 +146,15 @@ def probe(
 
 
 def probe_task(
-    features_by_model: Mapping[str, Features], table: Table, task: str, **options
+    features_by_model: Mapping[str, Several], table: Table, task: str, **options
 ) -> dict:
     """Probes one task of a table on the rows labelled for it; features are in the table's row
     order."""
     found = task_of(table, task)
     chosen = {
-        name: x[found.rows] if isinstance(x, np.ndarray) else [one[found.rows] for one in x]
+        name: choose_rows(x, found.rows)
+        if isinstance(x, Features)
+        else [choose_rows(one, found.rows) for one in x]
         for name, x in features_by_model.items()
     }
     options = {"class_names": found.classes, "records": found.records} | options

@@ -26,7 +26,7 @@ from data_prep.base.files import write_whole
 from data_prep.ecg import quality
 from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure, corpus_windows, defect_words, show_only
-from lvcg_jax.embed.dataset import check_place, file_corpus, rows_table
+from lvcg_jax.embed.dataset import check_place, file_corpus, make_table
 from lvcg_jax.embed.lvcg import LVCG, join_parts
 from lvcg_jax.embed.table import check_ending, save_table
 from lvcg_jax.report.page import Section, join, parts, render
@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
     command = command_line("day", argv)
     write_whole(args.out, day_page(day, answers, left_out, model.checkpoint, command))
     if args.table:
-        save_table(args.table, rows_table(model, rows, outputs, {}))
+        save_table(args.table, make_table(model, rows, outputs, {}))
         print(f"{len(rows)} rows: {args.table}")
     for failure in failures:
         print(f"warning: {failure.reason}")

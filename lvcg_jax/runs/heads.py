@@ -36,6 +36,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.words import first_line, list_some
 from lvcg_jax.runs import weights
+from lvcg_jax.stats.blocks import by_blocks
 from lvcg_jax.stats.calibration import apply_platt
 from lvcg_jax.stats.layer import Linear
 from lvcg_jax.stats.scaling import mean_by
@@ -97,8 +98,8 @@ class Head:
                 f"head '{self.task}' reads embeddings of {len(self.layer.shift)} numbers, not of"
                 f" {x.shape[1]}"
             )
-        scores = mean_by(numbers, self.layer(x))
-        distance = mean_by(numbers, self.spread.distance(x)[:, None])[:, 0]
+        scores = mean_by(numbers, by_blocks(self.layer, x))
+        distance = mean_by(numbers, by_blocks(self.spread.distance, x)[:, None])[:, 0]
         quantile = self.spread.share_nearer(distance)
         if self.is_number:
             values, decisions = self.platt[0] * scores + self.platt[1], np.zeros((len(scores), 0))

@@ -6,16 +6,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_prep.base.errors import InputError
+from lvcg_jax.stats.blocks import Features, blocks
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
 
 
-def mean_and_scale(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def mean_and_scale(x: Features) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of features [m,d]; infinite for a constant one, so that it says
     nothing."""
-    mean, scale = x.mean(0), x.std(0)
-    return mean, np.where(scale > 1e-6 * (np.abs(x).max(0) + 1e-30), scale, np.inf)
+    found = [(len(some), some.mean(0), some.std(0), np.abs(some).max(0)) for some in blocks(x)]
+    counts, means, scales, largest = map(np.array, zip(*found, strict=True))
+    mean, scale = means[0], scales[0]
+    if len(found) > 1:  # the variance is that within blocks and that of their means
+        share = (counts / counts.sum())[:, None]
+        exact = (share * means).sum(0)
+        within = share * (scales.astype(np.float64) ** 2 + (means - exact) ** 2)
+        mean, scale = (a.astype(means.dtype) for a in (exact, np.sqrt(within.sum(0))))
+    return mean, np.where(scale > 1e-6 * (largest.max(0) + 1e-30), scale, np.inf)
 
 
 def unit_rows(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:

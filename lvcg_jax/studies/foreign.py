@@ -30,7 +30,10 @@ class Foreign:
 
 def read_foreign(path: str) -> Foreign:
     """Reads and checks a file: both columns, one row for each record, finite numbers."""
-    read = _read_npz if check_ending(path) == ".npz" else _read_parquet
+    if Path(path).is_dir():
+        read = _read_ours
+    else:
+        read = _read_npz if check_ending(path) == ".npz" else _read_parquet
     try:
         record_id, embedding = read(path)
         record_id, embedding = np.asarray(record_id).astype(str), np.asarray(embedding, np.float32)
@@ -71,11 +74,15 @@ def _read_parquet(path: str) -> tuple[Sequence, np.ndarray]:
     with open(path, "rb") as file:
         names = pq.read_schema(file).names
     if "structure" in names and "embedding" not in names:  # ours: a column for each part
-        table = load_table(path)
-        return table.record_id, table.embedding
+        return _read_ours(path)
     _require(path, names)
     data = pq.read_table(path, columns=["record_id", "embedding"])
     return data["record_id"].to_pylist(), np.array(data["embedding"].to_pylist(), np.float32)
+
+
+def _read_ours(path: str) -> tuple[np.ndarray, np.ndarray]:
+    table = load_table(path)
+    return table.record_id, table.embedding
 
 
 def _require(path: str, names: Sequence[str]) -> None:

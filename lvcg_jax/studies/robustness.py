@@ -191,7 +191,7 @@ def open_bench(
     """Undisturbed embeddings, read from the file or made and stored there, and the test windows;
     also notes."""
     notes = []
-    if embeddings.is_file():
+    if embeddings.exists():
         table = load_table(embeddings)
         made = table.metadata.get("checkpoint")
         if made != model.checkpoint:
@@ -505,7 +505,7 @@ def main(argv: list[str] | None = None) -> int:
             " fewer leads with lvcg view_agreement"
         )
     embeddings = Path(args.embeddings) if args.embeddings else out / "embeddings.npz"
-    if args.embeddings and not embeddings.is_file():
+    if args.embeddings and not embeddings.exists():
         raise InputError(
             f"{embeddings}: no such embeddings file; write it with lvcg embed, or leave it out"
         )

@@ -365,6 +365,49 @@ def test_two_builds_at_once_are_refused(corpus, tmp_path, monkeypatch):
     assert quiet_build(corpus, tmp_path, limit=2)["records"]["kept"] == 2
 
 
+def test_shares_of_a_job_array_and_a_last_build_write_the_bytes_of_one(
+    raw, reference, tmp_path, capsys, monkeypatch
+):
+    """The second of three shares fails in the middle; a shard of another is damaged later."""
+    out = tmp_path / "out"
+    flags = ["--corpus=synthetic", f"--raw={raw}", f"--out={out}", "--shard_records=4"]
+    for share in ("3/3", "1/3", "1/3"):
+        assert main([*flags, f"--shard={share}"]) == 0
+    assert "share 1 of 3 is built" in capsys.readouterr().out
+    assert not (out / "dataset.json").exists()
+    with pytest.raises(InputError, match="this build did not finish"):
+        ShardSet(out, "train")
+    corpus = open_corpus("synthetic", raw)
+    load, read = type(corpus).load, []
+
+    def other_builds(self, ref):
+        with pytest.raises(InputError, match="another build is running"):
+            main(flags)
+        with pytest.raises(InputError, match="a share of another number of shares"):
+            main([*flags, "--shard=1/2"])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(corpus), "load", other_builds)
+        with pytest.raises(KeyboardInterrupt):
+            main([*flags, "--shard=2/3"])
+    built = sorted(out.glob("*.array_record*"))
+    built[-1].write_bytes(built[-1].read_bytes()[:-1])
+    note = lambda self, ref: read.append(ref.record_id) or load(self, ref)  # noqa: E731
+    monkeypatch.setattr(type(corpus), "load", note)
+    assert main(flags) == 0
+    assert files_of(out) == reference
+    assert 0 < len(read) < len(corpus.refs)
+    assert main([*flags, "--shard=2/3"]) == 0, "a job that is started again has nothing to do"
+    assert files_of(out) == reference
+
+
+@pytest.mark.parametrize("share", ["0/4", "5/4", "2", "a/b", "1/0"])
+def test_a_share_that_is_none_is_told(share):
+    with pytest.raises(InputError, match="is not a share such as 2/8"):
+        main(["--corpus=wfdb", "--raw=x", "--out=y", f"--shard={share}"])
+
+
 def test_splits_and_label_counts(corpus, reference):
     metadata = json.loads(reference["dataset.json"])
     for split, values in metadata["splits"].items():

@@ -1,6 +1,7 @@
 """Launch scripts: clean shell, a manifest that Kubernetes accepts, flags that the main job
 knows."""
 
+import os
 import runpy
 import signal
 import subprocess
@@ -30,11 +31,30 @@ def test_scripts_pass_shellcheck(script):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize(
+    "flags, array, expected",
+    [
+        ("embed --out=e", ("2", "8"), "-m lvcg_jax embed --out=e --part=2/8"),
+        ("build --out=d", ("1", "32"), "-m lvcg_jax build --out=d --shard=1/32"),
+        ("build --out=d", None, "-m lvcg_jax build --out=d"),
+    ],
+)
+def test_a_job_of_an_array_is_given_its_share(flags, array, expected):
+    environment = {"PATH": os.environ["PATH"], "PYTHON": "echo"}
+    if array:
+        names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
+        environment |= dict(zip(names, array, strict=True))
+    script = ["bash", LAUNCH / "array_job.sh", *flags.split()]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected
+
+
 def test_scripts_say_where_they_were_run():
     for script in (
         LAUNCH / name
         for name in (
             "local_multihost.sh",
+            "array_job.sh",
             "slurm.sbatch",
             "tpu_pod.sh",
             "jobset.yaml",
