@@ -128,3 +128,10 @@ def peak_memory() -> float:
         return int(found[1]) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, else KiB
+
+
+def used_memory() -> int:
+    """The memory that this program uses now, in bytes; where that cannot be read, the most so
+    far."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", STATUS.read_text()) if STATUS.exists() else None
+    return int(found[1]) * 1024 if found else round(peak_memory() * 2**30)

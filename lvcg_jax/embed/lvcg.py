@@ -481,8 +481,8 @@ class LVCG:
         head.require(self.checkpoint, self.preprocess.hash())
         found = self.embed(signal, fs, leads, unit, visible)
         if isinstance(found, list):
-            return [_prediction(head, one) for one in found]
-        return _prediction(head, found)
+            return [predict_from(head, one) for one in found]
+        return predict_from(head, found)
 
     def tokens(
         self, signal, fs, leads, unit: str = "mV", visible: Sequence[str] | None = None
@@ -691,7 +691,7 @@ def _calibrate(
     ]
 
 
-def _prediction(head: Head, e: Embedding) -> Prediction:
+def predict_from(head: Head, e: Embedding) -> Prediction:
     """The answer for one record: the mean over its windows, as in the probe."""
     answers = head.answer(e.embedding, np.zeros(len(e.embedding), int))
     values = answers.values[0].tolist()
