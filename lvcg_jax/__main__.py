@@ -38,7 +38,7 @@ COMMANDS = {
         ),
         "export": (
             "lvcg_jax.export.__main__",
-            "write the embedder as one file that needs only JAX",
+            "write the model as StableHLO, as ONNX or as a folder",
         ),
         "import_torch": (
             "lvcg_jax.export.import_torch",

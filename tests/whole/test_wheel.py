@@ -21,7 +21,8 @@ from lvcg_jax import __version__
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = {"lvcg_jax": "lvcg_jax", "data_prep": "data_prep", "configs": "lvcg_jax/configs"}
 NOT_INSTALLED = {"apache_beam": "apache-beam", "torch": "torch"}  # import name -> distribution
-OF_THE_PACKAGE = ("gcs", "beam", "torch", "formats", "serve")  # extras that it imports itself
+# extras that the package imports itself
+OF_THE_PACKAGE = ("gcs", "beam", "torch", "formats", "serve", "onnx")
 # of extras: not imported by us, but asked for by a library, or programs and plug-ins
 NEEDED_BY_OTHERS = {"google-cloud-storage", "pytest-timeout", "pytest-xdist"}
 PROGRAMS = {
