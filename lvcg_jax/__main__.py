@@ -32,9 +32,13 @@ COMMANDS = {
             "lvcg_jax.predict.__main__",
             "answer for records with a head of probe --save",
         ),
+        "serve": (
+            "lvcg_jax.serve.__main__",
+            "answer over HTTP: a file in, numbers or a report out",
+        ),
         "export": (
             "lvcg_jax.export.__main__",
-            "write the embedder as one file that needs only JAX",
+            "write the model as StableHLO, as ONNX or as a folder",
         ),
         "import_torch": (
             "lvcg_jax.export.import_torch",

@@ -18,7 +18,7 @@ from lvcg_jax.__main__ import MODULES
 ROOMS = runpy.run_path(str(ROOT / "launch" / "draw_rooms.py"))
 PACKAGES, room_of = ROOMS["PACKAGES"], ROOMS["room_of"]
 MOST_DIRECT_MODULES = 3  # lvcg_jax/: __init__, __main__ and at most one more
-DEEPEST = 12
+DEEPEST = 13
 JAX = ("jax", "jaxlib", "flax", "optax", "orbax", "chex")
 
 

@@ -5,6 +5,7 @@ recorded one after another. The longest group with a standard lead is read. Pati
 annotations are not.
 """
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ def read_dicom(path: str, record_id: str) -> Waveform:
         raise InputError(
             f"record {record_id}: {Path(path).name}: DICOM needs `pip install lvcg-jax[formats]`"
         ) from None
+    # of a damaged file it logs values whole, which may be those of a patient
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)
     if Path(path).stat().st_size > LARGEST_DICOM:
         raise InputError(f"record {record_id}: {Path(path).name} has more than 1 GiB")
     with warnings.catch_warnings():  # on values that no ECG depends on

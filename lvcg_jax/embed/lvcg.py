@@ -102,8 +102,9 @@ class LVCG:
         """A model with trained weights.
 
         Args:
-          checkpoint: a run directory of `lvcg train`, or the name of weights that the package
-            carries ('best', 'paper', 'small'). A directory of that name goes first.
+          checkpoint: a run directory of `lvcg train`, a folder of `lvcg export
+            --format=huggingface`, or the name of weights that the package carries ('best', 'paper',
+            'small'). A directory of that name goes first.
           which: of a run directory, the checkpoint of 'lowest' validation loss or the 'latest'.
 
         Returns:

@@ -1,11 +1,17 @@
-"""A trained embedder as one file that needs nothing but JAX: weights, computation and all.
+"""A trained embedder for use elsewhere: as one file with weights and computation, or as a folder.
 
     lvcg export --checkpoint=RUN --out=model.stablehlo
+    lvcg export --checkpoint=RUN --format=onnx --out=model.onnx
+    lvcg export --checkpoint=RUN --format=huggingface --out=FOLDER
 
-Beside it are model.json (inputs, outputs, preprocessing, lead order, checkpoint) and model.md, a
-model card that shows how to call it. Without --checkpoint the weights that the package carries are
-exported. The function takes beats as data_prep.ecg.preprocess makes them, for any number of records
-b at once:
+stablehlo needs nothing but JAX, onnx nothing but ONNX Runtime: lvcg_jax/export/onnx_model.py runs
+it (to write it takes the extra `onnx`). huggingface is a folder of model.safetensors, config.json
+and README.md, which LVCG.load reads back. Without --checkpoint the weights that the package carries
+are exported.
+
+Beside a file are model.json (inputs, outputs, preprocessing, lead order, checkpoint) and model.md,
+a model card that shows how to call it. The function takes beats as data_prep.ecg.preprocess makes
+them, for any number of records b at once (onnx: for one):
 
     beats      [b,n,12,P] float32   normalised samples
     length     [b,n] int32          samples of each interval
@@ -35,10 +41,12 @@ from data_prep.ecg.leads import LEADS
 from lvcg_jax.data.packing import BATCH, shapes
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.export.card import model_card, run_words
+from lvcg_jax.export.huggingface import export_folder
 from lvcg_jax.model.network import PARTS
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.trained import WHICH, WHICH_HELP
 
+FORMATS = ("stablehlo", "onnx", "huggingface")
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 INPUTS = tuple(name for name in BATCH if name != "uid")  # uid is for training's randomness
 FORMAT = 2  # of the JSON file; 2: the function takes `scale` too
@@ -81,16 +89,24 @@ def export_embedder(embedder: LVCG, platforms: Sequence[str]) -> export.Exported
     )
 
 
-def describe(embedder: LVCG, exported: export.Exported, data: bytes, name: str) -> dict:
+def export_onnx(embedder: LVCG) -> bytes:
+    """The embedding function of one record as an ONNX model."""
+    from lvcg_jax.export.onnx_graph import make_onnx
+
+    made = make_onnx(embed_function(embedder), input_shapes(embedder, 1))
+    return made.SerializeToString(deterministic=True)
+
+
+def describe(embedder: LVCG, platforms: Sequence[str], data: bytes, name: str, b="b") -> dict:
     """The facts of an exported file, as written to its JSON file."""
-    inputs = input_shapes(embedder, "b")
-    parts = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    inputs = input_shapes(embedder, b)
+    sizes = {name: embedder.part_sizes[name] for name in PARTS}
     return {
         "format": FORMAT,
         "file": name,
         "sha256": hashlib.sha256(data).hexdigest(),
         "checkpoint": embedder.checkpoint,
-        "platforms": list(exported.platforms),
+        "platforms": list(platforms),
         "jax": jax.__version__,
         "parameters": sum(
             math.prod(x.shape) for x in jax.tree.leaves(embedder.variables["params"])
@@ -98,12 +114,9 @@ def describe(embedder: LVCG, exported: export.Exported, data: bytes, name: str) 
         "inputs": {
             key: {"shape": list(x.shape), "dtype": x.dtype.name} for key, x in inputs.items()
         },
-        "outputs": {
-            key: {"shape": ["b", parts[key].shape[1]], "dtype": parts[key].dtype.name}
-            for key in PARTS
-        },
+        "outputs": {key: {"shape": [b, size], "dtype": "float32"} for key, size in sizes.items()},
         # their order in the embedding, and their sizes
-        "parts": {key: parts[key].shape[1] for key in PARTS},
+        "parts": sizes,
         "leads": list(LEADS),
         "preprocess": embedder.preprocess.to_dict(),
         "preprocess_hash": embedder.preprocess.hash(),
@@ -124,33 +137,46 @@ def parse_platforms(text: str) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     parser = Parser("export", __doc__)
     parser.add_argument("--checkpoint", metavar="RUN", help=weights.CHECKPOINT_HELP)
-    parser.add_argument("--out", required=True, help="file to write, ending in .stablehlo")
+    parser.add_argument("--out", required=True, help="file .stablehlo or .onnx, or a folder")
     parser.add_argument(
-        "--platforms", default="cpu,cuda,tpu", help="where it will run (default cpu,cuda,tpu)"
+        "--format", choices=FORMATS, default=FORMATS[0], help="what to write (default %(default)s)"
+    )
+    parser.add_argument(
+        "--platforms", help="of stablehlo: where it will run (default cpu,cuda,tpu)"
     )
     parser.add_argument("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
     args = parser.parse_args(argv)
 
     # mistakes are told before anything is loaded
-    platforms, out = parse_platforms(args.platforms), Path(args.out)
-    if out.suffix != ".stablehlo":
-        raise InputError(f"--out={out} must end in .stablehlo")
-    if importlib.util.find_spec("flatbuffers") is None:
+    out, wanted = Path(args.out), args.format
+    if args.platforms is not None and wanted != "stablehlo":
+        raise InputError(f"--platforms is for --format=stablehlo, not for {wanted}")
+    platforms = parse_platforms(args.platforms or "cpu,cuda,tpu")
+    if wanted != "huggingface" and out.suffix != f".{wanted}":
+        raise InputError(f"--out={out} must end in .{wanted}")
+    if wanted == "stablehlo" and importlib.util.find_spec("flatbuffers") is None:
         raise InputError("the package flatbuffers is missing: pip install flatbuffers")
+    if wanted == "onnx" and importlib.util.find_spec("onnx") is None:
+        raise InputError("--format=onnx needs `pip install lvcg-jax[onnx]`")
     checkpoint = weights.choose(args.checkpoint)
     embedder = LVCG.load(checkpoint, args.which)
+    if wanted == "huggingface":
+        print(export_folder(embedder, checkpoint, out))
+        return 0
     embedder.require_heart_vector("lvcg export")
 
-    exported = export_embedder(embedder, platforms)
-    data = bytes(exported.serialize())
-
     # the file itself, its facts, and the model card
-    facts = describe(embedder, exported, data, out.name)
+    if wanted == "onnx":
+        data = export_onnx(embedder)
+        facts = describe(embedder, ["onnxruntime"], data, out.name, 1)
+    else:
+        data = bytes(export_embedder(embedder, platforms).serialize())
+        facts = describe(embedder, platforms, data, out.name)
     write_whole(out, data)
     write_whole(out.with_suffix(".json"), json.dumps(facts, indent=2) + "\n")
     words = embedder.facts.get("card") or run_words(facts, embedder.config, Path(checkpoint))
     write_whole(out.with_suffix(".md"), model_card(facts, words))
-    sizes = f"{len(data) / 2**20:.1f} MiB for {', '.join(platforms)}"
+    sizes = f"{len(data) / 2**20:.1f} MiB for {', '.join(facts['platforms'])}"
     print(
         f"{embedder.checkpoint}: {out} ({sizes}), {out.stem}.json and the model card {out.stem}.md"
     )

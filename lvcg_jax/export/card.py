@@ -16,13 +16,19 @@ def model_card(facts: dict, words: dict[str, str]) -> str:
     """Markdown from the facts of export.describe and the words of run_words."""
     total = sum(facts["parts"].values())
     parts = ", ".join(f"{name} {size}" for name, size in facts["parts"].items())
+    onnx = facts["file"].endswith(".onnx")
+    kind = (
+        "The file is an ONNX model of one record at a time."
+        if onnx
+        else "The file is a StableHLO program with its weights,"
+        f" for {', '.join(facts['platforms'])} and any number of records at once."
+    )
     sections = [
         f"# ECG embedding model {facts['checkpoint']}",
         f"`{facts['file']}` turns the beats of an ECG into {total} numbers a record ({parts}):"
         " LVCG, representations learned in the latent vectorcardiogram space,"
-        f" {facts['parameters']:,} parameters. The file is a StableHLO program with its weights,"
-        f" for {', '.join(facts['platforms'])} and any number of records at once.",
-        "## How to call it\n\n" + example_call(facts),
+        f" {facts['parameters']:,} parameters. {kind}",
+        "## How to call it\n\n" + (onnx_call(facts) if onnx else example_call(facts)),
         "## Preprocessing\n\n" + preprocessing_words(facts),
         *(f"## {title}\n\n{text}" for title, text in words.items()),
         *last_sections(facts),
@@ -155,7 +161,28 @@ embedding = np.concatenate([parts[name] for name in facts["parts"]], axis=-1)  #
 
 Inputs, in this order, for b records of at most {n} beats (unused slots may hold anything):
 
-| argument | shape | type |
+{_arrays_words(facts)}'''
+
+
+def onnx_call(facts: dict) -> str:
+    """The same for an ONNX model."""
+    total, n = sum(facts["parts"].values()), facts["inputs"]["beats"]["shape"][1]
+    return f'''```python
+import numpy as np
+from lvcg_jax.export.onnx_model import OnnxModel  # needs numpy, scipy and onnxruntime, no JAX
+
+model = OnnxModel("{facts["file"]}")
+parts = model.embed(signal_mv, rate, leads)
+embedding = np.concatenate(list(parts.values()), axis=-1)  # [windows, {total}]
+```
+
+Inputs, for one record of at most {n} beats (unused slots may hold any finite number):
+
+{_arrays_words(facts)}'''
+
+
+def _arrays_words(facts: dict) -> str:
+    return f"""| argument | shape | type |
 |---|---|---|
 {_table_of(facts["inputs"])}
 
@@ -165,7 +192,7 @@ dict:
 
 | part | shape | type |
 |---|---|---|
-{_table_of(facts["outputs"])}'''
+{_table_of(facts["outputs"])}"""
 
 
 def _table_of(arrays: dict) -> str:

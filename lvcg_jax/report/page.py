@@ -36,9 +36,10 @@ def asset(name: str) -> Markup:
     return Markup((HERE / "assets" / name).read_text(encoding="utf-8"))
 
 
-def _make_templates() -> Environment:
+def make_templates(*folders: Path) -> Environment:
+    """The templates of reports, and those of further folders, which may build on them."""
     made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
+        loader=FileSystemLoader([*folders, HERE / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -58,7 +59,7 @@ def _make_templates() -> Environment:
     return made
 
 
-_TEMPLATES = _make_templates()
+_TEMPLATES = make_templates()
 
 
 def macros(template: str):

@@ -5,6 +5,7 @@ Ten seconds of the record are shown, measured and embedded. What is measured (in
 loops) comes from the visible leads alone; derived leads are drawn, never measured.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from data_prep.ecg.preprocess import Preprocess
 from data_prep.ecg.record import Record
 from data_prep.formats.any_file import read_any
 from lvcg_jax.config.folders import trained_folders
-from lvcg_jax.embed.answers import Embedding
+from lvcg_jax.embed.answers import Embedding, prediction_of
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.reconstruct.lead_sizes import LeadSizes, sizes_of_facts
@@ -31,6 +32,7 @@ from lvcg_jax.report import vcg
 from lvcg_jax.report.heart_vector import BAND, View, make_loop, number_lines, open_view, summary
 from lvcg_jax.report.neighbours import check_reference, neighbour_section
 from lvcg_jax.report.page import NOT_FOR_DIAGNOSIS, Section, macros, parts, render
+from lvcg_jax.runs.heads import Head
 
 SECONDS = 10.0
 GEOMETRY = "dower"  # of the loops, as in lvcg_jax.report.vcg
@@ -45,6 +47,7 @@ USUAL = {
     "QTc (Fridericia)": "up to 450 (men), 460 (women)",
     "QRS axis": "-30° to 90°",
 }
+LIKELIEST = 3  # classes of a head that are shown in any case
 TYPICAL_RECORDS = 2_000  # training records for the usual size of a lead
 
 
@@ -81,9 +84,9 @@ class Study:
     notes: list[str]
 
 
-def open_study(options: Options, reference: Table | None) -> Study:
+def open_study(options: Options, reference: Table | None, model: LVCG | None = None) -> Study:
     """Reads the record, derives what is not visible, and embeds it; what is wrong with it is told
-    before that work."""
+    before that work. Without a model, that of the options is loaded."""
     wanted = parse_leads(options.leads) if options.leads else None
     if options.start < 0:
         raise InputError(f"--start={options.start:g}: give a second of the record, 0 or later")
@@ -107,7 +110,7 @@ def open_study(options: Options, reference: Table | None) -> Study:
     matrix = lead_matrix(GEOMETRY)
     loop = summary(view, make_loop(view, matrix), matrix, GEOMETRY)
 
-    model = LVCG.load(options.checkpoint)
+    model = model or LVCG.load(options.checkpoint)
     if reference is not None:
         made_with = (model.checkpoint, model.preprocess.hash())
         check_reference(reference, *made_with, str(options.reference))
@@ -328,16 +331,45 @@ def lead_quality(view: View, lead: int) -> tuple[float, float]:
     return span, float(np.median(np.sqrt(((beats - np.median(beats, axis=0)) ** 2).mean(1))))
 
 
-def record_page(options: Options) -> str:
-    """The whole page."""
+def predictions_section(heads: Sequence[Head], embedding: Embedding) -> Markup:
+    """What heads say of the record: of each the classes that it answers with yes, and the
+    likeliest."""
+    rows, notes = [], []
+    for head in heads:
+        found = prediction_of(head, embedding)
+        if found.value is not None:
+            low, high = found.interval
+            rows.append([head.task, "", f"{found.value:.4g}", f"{low:.4g} to {high:.4g}", ""])
+        limits = dict(zip(head.classes, head.thresholds.tolist(), strict=True))
+        ranked = sorted(found.probabilities, key=found.probabilities.get, reverse=True)
+        for place, name in enumerate(ranked):
+            if place < LIKELIEST or name in found.decisions:
+                yes = "yes" if name in found.decisions else "no"
+                chance = f"{found.probabilities[name]:.3f}"
+                rows.append([head.task, name, chance, f"{limits[name]:.3f}", yes])
+        if found.unlike:
+            notes.append(f"This record is unlike those that head '{head.task}' learned from.")
+        if found.warning:
+            notes.append(f"{found.warning[0].upper()}{found.warning[1:]}.")
+    columns = ("task", "class", "probability", "threshold", "answer")
+    words = f"Classes that are answered with yes, and the {LIKELIEST} likeliest of each task."
+    return parts.notes(notes) + parts.table(columns, rows) + parts.paragraph(words, "soft")
+
+
+def record_page(options: Options, model: LVCG | None = None, heads: Sequence[Head] = ()) -> str:
+    """The whole page; a model that is loaded already need not be loaded again, and its heads may
+    answer."""
     reference = load_table(options.reference) if options.reference else None
-    study = open_study(options, reference)
+    study = open_study(options, reference, model)
     command, record_id = options.command, study.record.record_id
     sections = [
         Section("leads", "Twelve leads", leads_section(study, command)),
         Section("loops", "Heart vector", loop_section(study.loop, command)),
         Section("quality", "Signal quality", quality_section(study)),
     ]
+    if heads:
+        said = predictions_section(heads, study.embedding)
+        sections.insert(1, Section("predictions", "Predictions", said))
     if reference is not None:
         where = (reference, str(options.reference))
         own = Path(options.record).stem

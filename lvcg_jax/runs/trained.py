@@ -35,18 +35,20 @@ class Trained:
 
 
 def load_trained(checkpoint: str | Path, which: str = "lowest") -> Trained:
-    """The weights of a run directory, or packaged ones by name; a directory of that name goes
-    first."""
+    """The weights of a run directory or an exported folder, or packaged ones by name; a directory
+    of that name goes first."""
     if which not in WHICH:
         raise InputError(f"which checkpoint is '{which}': choose {' or '.join(WHICH)}")
     run = run_place(checkpoint)
-    return (
-        _of_run(run, which) if is_remote(run) or run.is_dir() else _packaged(str(checkpoint), which)
-    )
+    if not is_remote(run) and weights.is_folder(run):
+        found = weights.load_folder(run)
+        return _packaged(found, str(found.facts.get("name", run.name)), which)
+    if is_remote(run) or run.is_dir():
+        return _of_run(run, which)
+    return _packaged(weights.load(str(checkpoint)), str(checkpoint), which)
 
 
-def _packaged(name: str, which: str) -> Trained:
-    found = weights.load(name)
+def _packaged(found: weights.Packaged, name: str, which: str) -> Trained:
     if which != "lowest":
         raise InputError(
             f"--which={which} is for run directories: of the packaged weights '{name}' there is"

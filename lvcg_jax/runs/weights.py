@@ -9,11 +9,15 @@ installation.
 
 `lvcg package_weights` makes them from a run directory. Wherever a checkpoint is asked for, an
 existing directory is a run; anything else is the name of packaged weights.
+
+A folder of `lvcg export --format=huggingface` holds the same as model.safetensors, config.json and
+README.md, and is read wherever a run directory is.
 """
 
 import difflib
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +38,7 @@ DEFAULTS = ("best", "paper")  # what commands use without --checkpoint: the firs
 FORMAT = 1  # of NAME.json
 FACTS_HASH = "facts_sha256"  # of NAME.json: a hash of everything else in it
 LARGEST_ERROR = 1e-3  # relative; an array that half precision changes by more stays float32
+FOLDER_FILES = ("model.safetensors", "config.json")  # of an exported folder
 CHECKPOINT_HELP = (
     f"run directory of lvcg train, or packaged weights by name (default {', or '.join(DEFAULTS)})"
 )
@@ -86,13 +91,27 @@ def load(name: str) -> Packaged:
             f"no run directory {name}, and no packaged weights of that name ({hint}): give the"
             " --workdir of a training run, or the name of packaged weights"
         )
-    facts, path = read_facts(name), PACKAGED / f"{name}.safetensors"
+    return _read(PACKAGED / f"{name}.safetensors", PACKAGED / f"{name}.json", _REINSTALL)
+
+
+def is_folder(place: Path) -> bool:
+    """Whether a directory is one of `lvcg export --format=huggingface`, and no run."""
+    return (place / FOLDER_FILES[0]).is_file()
+
+
+def load_folder(folder: Path) -> Packaged:
+    """The weights of such a folder, checked against their checksum."""
+    return _read(*(folder / name for name in FOLDER_FILES), "export or download it again")
+
+
+def _read(path: Path, facts_path: Path, remedy: str) -> Packaged:
+    facts = _facts_of(facts_path, remedy)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise _damaged(path, str(error.strerror)) from None
+        raise _damaged(path, str(error.strerror), remedy) from None
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
-        raise _damaged(path, f"its checksum is not that in {name}.json")
+        raise _damaged(path, f"its checksum is not that in {facts_path.name}", remedy)
     config = ConfigDict(as_tuples(facts["config"]))
     if make_preprocess(config).hash() != facts["preprocess_hash"]:
         raise InputError(
@@ -104,20 +123,22 @@ def load(name: str) -> Packaged:
 
 def read_facts(name: str) -> dict:
     """NAME.json."""
-    path = PACKAGED / f"{name}.json"
+    return _facts_of(PACKAGED / f"{name}.json", _REINSTALL)
+
+
+def _facts_of(path: Path, remedy: str) -> dict:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        raise _damaged(path, "it is no readable JSON") from None
+        raise _damaged(path, "it is no readable JSON", remedy) from None
     if not isinstance(facts, dict):
-        raise _damaged(path, "it holds no facts")
+        raise _damaged(path, "it holds no facts", remedy)
     missing = {"format", "sha256", "config", "preprocess_hash"} - facts.keys()
     if missing or facts["format"] != FORMAT:
-        raise _damaged(
-            path, f"no {', '.join(sorted(missing))}" if missing else f"format {facts['format']}"
-        )
+        what = f"no {', '.join(sorted(missing))}" if missing else f"format {facts['format']}"
+        raise _damaged(path, what, remedy)
     if facts.get(FACTS_HASH) not in (None, facts_hash(facts)):
-        raise _damaged(path, "its checksum is not the one in it")
+        raise _damaged(path, "its checksum is not the one in it", remedy)
     return facts
 
 
@@ -127,15 +148,18 @@ def facts_hash(facts: dict) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def _damaged(path: Path, what: str) -> InputError:
-    return InputError(
-        f"{path} is damaged ({what}): reinstall lvcg-jax (pip install --force-reinstall --no-deps)"
-    )
+_REINSTALL = "reinstall lvcg-jax (pip install --force-reinstall --no-deps)"
+
+
+def _damaged(path: Path, what: str, remedy: str) -> InputError:
+    return InputError(f"{path} is damaged ({what}): {remedy}")
 
 
 def config_of(checkpoint: str | Path) -> ConfigDict:
     """The config of a run directory or of packaged weights."""
     run = run_place(checkpoint)
+    if not is_remote(run) and is_folder(run):
+        return load_folder(run).config
     return (
         load_config(run / "config.json")
         if is_remote(run) or run.is_dir()
@@ -159,10 +183,20 @@ def halve(x: np.ndarray) -> np.ndarray:
     return half if np.all(error <= LARGEST_ERROR * size) else x
 
 
-def to_bytes(variables: dict) -> bytes:
+def halve_exactly(x: np.ndarray) -> np.ndarray:
+    """x as float16 where that changes nothing."""
+    with np.errstate(over="ignore"):
+        half = x.astype(np.float16) if x.dtype == np.float32 else x
+    return half if np.array_equal(half.astype(x.dtype), x) else x
+
+
+def to_bytes(
+    variables: dict, shorten: Callable[[np.ndarray], np.ndarray] = halve, **metadata: str
+) -> bytes:
     """A safetensors file of params and batch_stats, named 'params/encoder/...'."""
     tensors = {name: np.asarray(x) for name, x in flatten_dict(variables, sep="/").items()}
-    return tensor_bytes({name: np.ascontiguousarray(halve(x)) for name, x in tensors.items()})
+    held = {name: np.ascontiguousarray(shorten(x)) for name, x in tensors.items()}
+    return tensor_bytes(held, metadata or None)
 
 
 def from_bytes(data: bytes) -> dict:

@@ -51,10 +51,11 @@ class Browser:
         self._thread.submit(self._playwright.stop).result()
         self._thread.shutdown()
 
-    def open(self, path: Path, width: int = 1280, dark: bool = False) -> float:
-        """Opens a file in a window of this width and waits until it is drawn; seconds that took, as
-        the page saw it."""
-        return self._thread.submit(self._open, path.resolve().as_uri(), width, dark).result()
+    def open(self, path: Path | str, width: int = 1280, dark: bool = False) -> float:
+        """Opens a file or an address in a window of this width and waits until it is drawn; seconds
+        that took, as the page saw it."""
+        address = path.resolve().as_uri() if isinstance(path, Path) else path
+        return self._thread.submit(self._open, address, width, dark).result()
 
     def _open(self, address: str, width: int, dark: bool) -> float:
         self.errors: list[str] = []
@@ -80,6 +81,14 @@ class Browser:
     def run(self, script: str):
         """The value of an expression in the page."""
         return self._thread.submit(lambda: self._page.evaluate(script)).result()
+
+    def wait(self, script: str) -> None:
+        """Waits until an expression in the page is true, also in a page that comes after it."""
+        self._thread.submit(lambda: self._page.wait_for_function(script)).result()
+
+    def picture(self, path: Path) -> None:
+        """Keeps the whole page as a PNG."""
+        self._thread.submit(lambda: self._page.screenshot(path=path, full_page=True)).result()
 
     def print_look(self) -> None:
         """Shows the page as it is printed."""

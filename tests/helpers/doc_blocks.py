@@ -29,7 +29,7 @@ FIRST = (
 # written by commands, which they show: not run again
 GENERATED = re.compile(r"docs/(results(-[\w-]+)?|experiments)\.md")
 # of others: nothing to check, nothing to run
-OTHER_PROGRAMS = ("wget", "pip", ".venv/bin/pip", "python3")
+OTHER_PROGRAMS = ("wget", "curl", "pip", ".venv/bin/pip", "python3")
 TRAIN_SCRIPTS = ("launch/local_multihost.sh", "launch/slurm.sbatch", "launch/tpu_pod.sh")
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")
 FENCE = re.compile(r"```(\w*)")

@@ -21,6 +21,8 @@ from lvcg_jax import __version__
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = {"lvcg_jax": "lvcg_jax", "data_prep": "data_prep", "configs": "lvcg_jax/configs"}
 NOT_INSTALLED = {"apache_beam": "apache-beam", "torch": "torch"}  # import name -> distribution
+# extras that the package imports itself
+OF_THE_PACKAGE = ("gcs", "beam", "torch", "formats", "serve", "onnx")
 # of extras: not imported by us, but asked for by a library, or programs and plug-ins
 NEEDED_BY_OTHERS = {"google-cloud-storage", "pytest-timeout", "pytest-xdist"}
 PROGRAMS = {
@@ -186,7 +188,7 @@ def test_what_is_imported_is_declared_and_nothing_else():
     project = PROJECT["project"]
     extras = {name: declared(wants) for name, wants in project["optional-dependencies"].items()}
     needed = imported("lvcg_jax", "data_prep", "configs")
-    optional = extras["gcs"] | extras["beam"] | extras["torch"] | extras["formats"]
+    optional = set.union(*(extras[name] for name in OF_THE_PACKAGE))
     assert needed - optional == declared(project["dependencies"])
     assert optional - needed <= NEEDED_BY_OTHERS
     more = imported("tests", "launch", "docs") - needed
