@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -20,6 +21,7 @@ from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet, read_metadata
 from lvcg_jax.bench.cost import Cost, compare_speed
+from lvcg_jax.bench.timing import Program
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.data.windows import Failure, dataset_windows
 from lvcg_jax.embed.dataset import embed_dataset, embed_table
@@ -159,22 +161,21 @@ class Comparison:
         """What each method costs, or why that is not known. With timing LVCG's programs take turns
         with those of each."""
         found, folder = {}, self.out / "costs"
-        own, beside = Cost(self.configs[OWN]), {}  # its programs, compiled when they are needed
 
-        def timed(config: ConfigDict) -> dict:
-            if not beside:
-                beside.update(own.programs())
-            return compare_speed(Cost(config), own, beside, REPEATS)
+        @cache
+        def own() -> tuple[Cost, dict[str, Program]]:
+            cost = Cost(self.configs[OWN])
+            return cost, cost.programs()
 
         for method, config in self.configs.items():
             key = digest_of([fingerprint(config), fingerprint(self.configs[OWN])])
             path = folder / f"{method}-{key}.json"
             try:
-                count = Cost(config).count
-                found[method] = self.kept(path, count, f"{method}: operations counted")
+                make = lambda c=config: Cost(c).count()  # noqa: E731
+                found[method] = self.kept(path, make, f"{method}: operations counted")
                 if not self.args.no_timing:
                     path = folder / f"{method}-timed-{key}.json"
-                    make = lambda c=config: timed(c)  # noqa: E731
+                    make = lambda c=config: compare_speed(Cost(c), *own(), REPEATS)  # noqa: E731
                     speed = self.kept(path, make, f"{method}: speed measured")
                     for part, values in speed.items():
                         found[method][part] |= values
@@ -266,13 +267,12 @@ class Comparison:
         """Trains a method for the steps of its row and makes all its embeddings; a failure is the
         row's reason."""
         trial = self.trial(row.method, rate, row.steps)
-        long = row.steps != self.args.steps
         try:
             for data in self.sets:
                 tokens = self.has_attention(data)
                 what = data.name + "-tokens" * tokens
                 row.full[data.name] = self.features(trial, data.path, what, tokens=tokens)
-            if not long:
+            if "short" not in row.facts:
                 for name, leads in FEW_LEADS.items():
                     what = f"{name.replace(' ', '_')}-{self.args.limit}"
                     options = {"leads": leads, "limit": self.args.limit}
