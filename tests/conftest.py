@@ -74,6 +74,22 @@ def quick_shards(raw_corpus, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def signal_shards(raw_corpus, tmp_path_factory):
+    """The corpus as shards of two seconds, with signals, for helpers.tiny_peers.tiny_peer."""
+    from helpers.tiny_peers import tiny_peer
+
+    from data_prep.corpora.corpus import open_corpus
+    from data_prep.dataset.builder import build
+    from lvcg_jax.config.inputs import make_preprocess
+
+    folder = tmp_path_factory.mktemp("signal_shards") / "data"
+    preprocess = make_preprocess(tiny_peer("simclr"))
+    options = {"progress": False, "store_signal": True}
+    build(open_corpus("synthetic", raw_corpus), folder, preprocess, **options)
+    return folder
+
+
 @pytest.fixture
 def quick(quick_shards):
     """The smoke config with less to compile, on the tiny data set."""

@@ -33,41 +33,31 @@ With --baseline the plain modules (lvcg_jax/bench/plain_model.py), padded to the
 beats, take turns with ours.
 """
 
-import argparse
 import json
 import os
 import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jax.sharding import NamedSharding, PartitionSpec
 
 from data_prep import benchmark
 from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.progress import progress_bar
-from data_prep.corpora.corpus import Corpus, open_corpus
-from data_prep.dataset.builder import build
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS, lead_mask
-from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.bench.host import measure_input, measure_order, measure_padding
-from lvcg_jax.bench.plain_model import make_plain_model, pad_batch, unknown_fields
+from lvcg_jax.bench.plain_model import pad_batch, unknown_fields
+from lvcg_jax.bench.programs import Bench, Drawn, embed_program, train_program
 from lvcg_jax.bench.records import RandomRecords
-from lvcg_jax.bench.timing import Program, TrainProgram, take_turns
-from lvcg_jax.config.build import make_model
+from lvcg_jax.bench.timing import Program, take_turns
 from lvcg_jax.config.files import read_config_file
-from lvcg_jax.config.inputs import make_preprocess, make_subsets
-from lvcg_jax.data.batches import BatchMaker, check_batch_size
+from lvcg_jax.data.batches import BatchMaker
 from lvcg_jax.data.entries import list_entries
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.model.flops import model_flops
@@ -77,158 +67,9 @@ from lvcg_jax.reconstruct.methods import FIELD, choose_eps, field_fits, make_met
 from lvcg_jax.reconstruct.views import Windows
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.checkpoint import Checkpoints
-from lvcg_jax.runs.state import TrainState, create_state, make_optimizer
-from lvcg_jax.train.sharding import (
-    batch_sharding,
-    group_devices,
-    make_mesh,
-    replicated,
-    state_sharding,
-)
-from lvcg_jax.train.steps import make_train_step
 
-DRAWN_BATCHES = 101
 ORDER_RECORDS = 200_000  # of the order part
-PEAK_PRODUCTS = 4  # matrix products of one timed call
 SHOWN = ("II", "V2", "V5")  # of the derive part
-
-
-class Drawn(NamedTuple):
-    """Record numbers of some batches, and the slots of a group where training sets them."""
-
-    maker: BatchMaker
-    numbers: list[np.ndarray]
-    slots: int | None
-
-    def padding(self, numbers: np.ndarray) -> float:
-        """The share of a batch's encoder slots that no beat fills."""
-        maker = self.maker
-        counts = maker.shards.counts[numbers].reshape(maker.accumulate, maker.groups, -1)
-        slots = self.slots or maker.capacity(counts)
-        return 1.0 - counts.sum() / (slots * maker.accumulate * maker.groups)
-
-    def typical(self) -> dict[str, np.ndarray]:
-        """The batch with the median padding, arrays [a,g,...]."""
-        ordered = sorted(self.numbers, key=self.padding)
-        return self.maker(ordered[len(ordered) // 2], self.slots)
-
-
-class Bench:
-    """What the parts share: config, data, batches, a fresh state, and the peak of this machine."""
-
-    def __init__(self, config, args: argparse.Namespace, folder: Path):
-        self.config, self.data, self.folder = config, args.data, folder
-        self.repeats, self.records = args.repeats, args.records
-        self.baseline, self.profile = args.baseline, args.profile
-        self.cache = Path(args.cache) if args.cache else folder / "packed"
-        self.sizes = [int(size) for size in args.sizes.split(",")]
-        self.mesh = make_mesh(config)
-        self.groups, self.batch_size = self.mesh.shape["data"], config.data.batch_size
-        self.devices = group_devices(self.mesh)
-        check_batch_size(self.batch_size, config.optim.accumulate, self.groups * self.devices)
-
-        # records: real ones, whose preprocessing then is the config's, or made-up ones
-        if self.data:
-            self.shards = ShardSet(self.data, "train")
-            found, wanted = self.shards.preprocess.beat_samples, config.preprocess.beat_samples
-            if found != wanted:
-                raise InputError(
-                    f"{self.data} has beats of {found} samples, the config wants {wanted}"
-                )
-            config.preprocess.update(self.shards.preprocess.to_dict())
-        else:
-            self.shards = RandomRecords(make_preprocess(config))
-        self.max_beats = config.preprocess.max_beats
-        self.models = {"ours": make_model(config)}
-        self.signal = self.models["ours"].signal_samples
-        if self.data and self.signal:
-            self.shards.require_signal()
-        if self.baseline:
-            self.models["baseline"] = make_plain_model(config)
-
-    def maker(self, accumulate: int) -> BatchMaker:
-        groups = (self.groups, range(self.groups))
-        pack = self.config.data.pack
-        return BatchMaker(self.shards, accumulate, *groups, pack, self.signal, self.devices)
-
-    def drawn(self, part: str) -> Drawn:
-        """Batches as training makes them; to embed, of records drawn at random."""
-        maker = self.maker(self.config.optim.accumulate if part == "train" else 1)
-        if part == "train":
-            order = maker.order(self.batch_size, 0)
-            numbers = [order[step] for step in range(DRAWN_BATCHES)]
-            return Drawn(maker, numbers, maker.training_slots(order))
-        rng = np.random.default_rng(0)
-        return Drawn(
-            maker,
-            [rng.integers(len(self.shards), size=self.batch_size) for _ in range(DRAWN_BATCHES)],
-            None,
-        )
-
-    def _init(self, seed: int) -> TrainState:
-        maker = BatchMaker(self.shards, 1, 1, [0], True, self.signal)
-        batch = {name: x[0] for name, x in maker(np.zeros(1, int)).items()}
-        return create_state(
-            self.config,
-            self.models["ours"],
-            make_optimizer(self.config),
-            batch,
-            self.max_beats,
-            seed,
-        )
-
-    @cached_property
-    def shardings(self):
-        """Where the arrays of the state live."""
-        return state_sharding(self.mesh, jax.eval_shape(self._init, 0), self.config)
-
-    @cached_property
-    def state(self) -> TrainState:
-        """A fresh train state, of either model: they share their parameters."""
-        return jax.jit(self._init, out_shardings=self.shardings)(0)
-
-    @property
-    def variables(self) -> dict:
-        """What the state embeds with."""
-        return {"params": self.state.params, "batch_stats": self.state.batch_stats}
-
-    @cached_property
-    def peak(self) -> dict[str, float]:
-        """The highest GFLOP/s of a matrix product of each size, in the model's compute type and
-        with rows spread over the devices."""
-        seconds = take_turns({str(n): self.product(n) for n in self.sizes}, max(self.repeats, 5))
-        return {n: self.product_gflop(int(n)) / min(times) for n, times in seconds.items()}
-
-    def product(self, n: int) -> Callable[[], list[jax.Array]]:
-        """A call that multiplies matrices of this size, PEAK_PRODUCTS times."""
-        dtype, multiply = jnp.dtype(self.config.model.dtype), jax.jit(jnp.matmul)
-        rows = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
-        a = jax.device_put(jnp.ones((n * self.mesh.size, n), dtype), rows)
-        b = jax.device_put(jnp.ones((n, n), dtype), replicated(self.mesh))
-        return lambda: [multiply(a, b) for _ in range(PEAK_PRODUCTS)]
-
-    def product_gflop(self, n: int) -> float:
-        return 2e-9 * n**3 * self.mesh.size * PEAK_PRODUCTS
-
-    @cached_property
-    def synthetic_corpus(self) -> Corpus:
-        """Synthetic WFDB records at 100 Hz, in a folder that goes away at the end."""
-        write_corpus(
-            self.folder / "raw", patients=-(-self.records // 5), records_per_patient=5, rate=100
-        )
-        return open_corpus("synthetic", self.folder / "raw")
-
-    @cached_property
-    def synthetic_shards(self) -> Path:
-        """The synthetic records as shards."""
-        build(
-            self.synthetic_corpus,
-            self.folder / "data",
-            make_preprocess(self.config),
-            progress=False,
-            store_signal=self.signal > 0,
-        )
-        return self.folder / "data"
 
 
 def bench_peak(bench: Bench) -> dict:
@@ -236,36 +77,15 @@ def bench_peak(bench: Bench) -> dict:
 
 
 def bench_train(bench: Bench) -> dict:
-    config, accumulate = bench.config, bench.config.optim.accumulate
+    accumulate = bench.config.optim.accumulate
     drawn = bench.drawn("train")
     arrays = {"ours": drawn.typical()}
     if bench.baseline:
         micro = [{name: x[k] for name, x in arrays["ours"].items()} for k in range(accumulate)]
         padded = [pad_batch(batch, bench.max_beats) for batch in micro]
         arrays["baseline"] = jax.tree.map(lambda *x: np.stack(x), *padded)
-    tx, subsets, programs = make_optimizer(config), make_subsets(config), {}
-    for name, batch in arrays.items():
-        state = jax.tree.map(jnp.copy, bench.state)
-        step = make_train_step(
-            bench.models[name], tx, config, subsets, bench.max_beats, bench.mesh, bench.shardings
-        )
-        programs[name] = TrainProgram(
-            step, state, jax.device_put(batch, batch_sharding(bench.mesh))
-        )
+    programs = {name: train_program(bench, batch, name) for name, batch in arrays.items()}
     return compare(bench, "train", drawn, programs, arrays)
-
-
-def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) -> Program:
-    """The embedding of a batch [g,...] by a model."""
-
-    def embed(variables, batch):
-        return model.apply(variables, batch, batch["lead_mask"], bench.max_beats, method="embed")
-
-    return Program(
-        jax.jit(embed),
-        variables,
-        jax.device_put(batch, batch_sharding(bench.mesh, leading=0)),
-    )
 
 
 def bench_embed(bench: Bench) -> dict:
@@ -550,7 +370,10 @@ def main(argv: list[str] | None = None) -> int:
         config.data.batch_size = args.batch_size
 
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(config, args, Path(folder))
+        names = ("data", "repeats", "records", "baseline", "profile", "cache")
+        sizes = [int(size) for size in args.sizes.split(",")]
+        options = {name: getattr(args, name) for name in names} | {"sizes": sizes}
+        bench = Bench(config, Path(folder), **options)
         for part in ("machine", *parts):
             line = machine(bench) if part == "machine" else PARTS[part](bench)
             print(json.dumps({"part": part} | rounded(line)), flush=True)

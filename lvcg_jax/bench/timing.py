@@ -37,6 +37,12 @@ def reset_peak_memory() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+def count_flops(function, *arguments) -> int:
+    """Operations of a jitted function as it was written, counted by XLA; shapes will do as
+    arguments."""
+    return int(function.lower(*arguments).cost_analysis()["flops"])
+
+
 class Program:
     """A jitted function compiled for its arguments, with the seconds that compiling took."""
 
@@ -53,17 +59,21 @@ class Program:
         return self.compiled(*self.arguments)
 
     def counted_flops(self) -> int:
-        """Operations of the program as it was written, counted by XLA."""
-        return int(self.function.lower(*self.arguments).cost_analysis()["flops"])
+        """Operations of the program as it was written."""
+        return count_flops(self.function, *self.arguments)
+
+    def program_memory(self) -> float:
+        """GiB that the compiled program asks for: arguments, results and what it needs between."""
+        memory = self.compiled.memory_analysis()
+        program = (
+            memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        )
+        return (program - memory.alias_size_in_bytes) / 2**30
 
     def report(
         self, batch: dict, flops: int, seconds: list[float], peak: float
     ) -> dict[str, float]:
         """The fields of a line; batch arrays are [g,...] or [a,g,...]."""
-        memory = self.compiled.memory_analysis()
-        program = (
-            memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-        )
         beats, slots = int(batch["num_beats"].sum()), batch["length"].size
         median = statistics.median(seconds)
         return {
@@ -77,7 +87,7 @@ class Program:
             "share_of_peak": flops / 1e9 / median / peak,
             "compile_seconds": self.compile_seconds,
             "process_memory_gib": self.process_memory,
-            "program_memory_gib": (program - memory.alias_size_in_bytes) / 2**30,
+            "program_memory_gib": self.program_memory(),
         }
 
 

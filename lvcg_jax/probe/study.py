@@ -9,6 +9,7 @@ stops at the latest, or None.
 Axis letters: m row or record, c class, r resample, k fit of a model, s seed.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -438,6 +439,7 @@ def evaluate(
     split_words: Mapping[str, str] = SPLIT_WORDS,
     draw: str = "guaranteed",
     min_positives: int = 1,
+    firsts: Sequence[str] = (),
 ) -> dict:
     """Fits and judges models on the same rows; the first model is the one in question, the others
     are its controls.
@@ -450,14 +452,14 @@ def evaluate(
     `macro_auprc`, `macro_f1`, `calibration`, `per_class`, ...), `differences` of the
     first model from each control (paired bootstrap) and `notes` on everything left out; those on
     F1 alone are also in `f1_notes`. `split_words` is what the notes call train, validation and
-    test.
+    test. `firsts` names the models whose differences from all others are taken instead.
 
     `draw` is how label subsets are drawn (see labels.py). With 'guaranteed' a class without both
     outcomes in a subset is left out; with 'plain' every class of the test split is scored, and one
     that a subset cannot teach has a constant score there. Macro scores are means over the classes
     that at least `min_positives` patients of the test split have; notes name the others.
     """
-    names, fractions = list(class_names), sorted(set(fractions))
+    names, models, fractions = list(class_names), list(fits), sorted(set(fractions))
     records = np.arange(len(labels)) if records is None else records
     thresholds = logit(RELEASE_THRESHOLDS) if protocol == "release" else None
     subsets = (fractions, seeds, resamples, split_words, draw, thresholds, min_positives)
@@ -484,19 +486,20 @@ def evaluate(
             named = {"model": model, "fraction": subset.fraction, "cut_short": cut_short}
             cells.append(named | cell)
         # differences of the first model from each control, with the same patients drawn for both
-        first, *controls = cells[-len(fits) :]
-        values, samples = resampled[first["model"]]
-        for other in controls:
-            other_values, other_samples = resampled[other["model"]]
+        score = {cell["model"]: cell["macro_auroc"] for cell in cells[-len(fits) :]}
+        for first, other in itertools.product(firsts or [models[0]], models):
+            if first == other:
+                continue
+            (values, samples), (other_values, other_samples) = resampled[first], resampled[other]
             _, (low, high) = class_intervals(
                 (values - other_values)[subset.counted],
                 (samples - other_samples)[:, subset.counted],
                 study.carriers(subset)[subset.counted],
                 bounded=False,
             )
-            gap = {"model": first["model"], "control": other["model"], "fraction": subset.fraction}
+            gap = {"model": first, "control": other, "fraction": subset.fraction}
             gap |= {
-                "difference": first["macro_auroc"] - other["macro_auroc"],
+                "difference": score[first] - score[other],
                 "low": float(low),
                 "high": float(high),
             }
@@ -510,7 +513,7 @@ def evaluate(
         "draw": draw,
         "seeds": seeds,
         "min_positives": min_positives,
-        "models": list(fits),
+        "models": models,
         "classes": names,
         "splits": size,
     }

@@ -22,11 +22,17 @@ ARMS_SWAPPED = {
 CHEST_MOVED = {f"V{i}": (1, f"V{i + 1}") for i in range(1, 6)} | {"V6": (1, "V5")}
 
 
-def rewire(leads: dict[str, tuple[int, str]]) -> Callable[[dict], dict]:
-    """Visible leads with the normalised signals of others."""
+def wiring(leads: dict[str, tuple[int, str]]) -> tuple[np.ndarray, np.ndarray]:
+    """The sign [12] of every lead, and the number [12] of the lead whose signal it has."""
     sign, place = np.ones(len(LEADS), np.float32), np.arange(len(LEADS))
     for lead, (s, other) in leads.items():
         sign[LEADS.index(lead)], place[LEADS.index(lead)] = s, LEADS.index(other)
+    return sign, place
+
+
+def rewire(leads: dict[str, tuple[int, str]]) -> Callable[[dict], dict]:
+    """Visible leads with the normalised signals of others."""
+    sign, place = wiring(leads)
 
     def change(window: dict) -> dict:
         shown = mask_leads(window["visible"])[:, None]

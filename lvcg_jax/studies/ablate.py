@@ -36,19 +36,18 @@ from lvcg_jax.probe.study import probe_task
 from lvcg_jax.runs.history import last_validation
 from lvcg_jax.studies.changes import (
     BASE,
-    Stopped,
     Variant,
     add_change_flags,
-    budgeted,
     drop_checkpoints,
     features_elsewhere,
     parse_changes,
     plan,
-    reason_of,
     run_of,
     variant_features,
 )
-from lvcg_jax.studies.embeddings import MEDIAN, RANDOM, median_features, random_features
+from lvcg_jax.studies.embeddings import median_features, random_features
+from lvcg_jax.studies.kept import MEDIAN, RANDOM
+from lvcg_jax.studies.trials import Stopped, budgeted, reason_of
 from lvcg_jax.text.flags import named_path
 from lvcg_jax.text.pages import put_on_page, shown
 from lvcg_jax.text.tables import (

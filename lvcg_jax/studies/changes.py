@@ -5,7 +5,6 @@ a folder under a name that follows from config and data. So a command that was s
 and a change that was edited is trained anew.
 """
 
-import json
 import runpy
 import shutil
 from collections.abc import Callable, Sequence
@@ -16,26 +15,20 @@ from ml_collections import ConfigDict
 
 from data_prep.base.command import Parser
 from data_prep.base.errors import InputError
-from data_prep.base.words import first_line
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.config.build import make_model
-from lvcg_jax.config.fields import FREE_FIELDS, flatten
 from lvcg_jax.config.files import differences, find_config
 from lvcg_jax.config.inputs import make_preprocess
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table
-from lvcg_jax.studies.embeddings import Features, data_key, digest_of
+from lvcg_jax.studies.kept import Features, data_key, digest_of
+from lvcg_jax.studies.trials import Stopped, fingerprint, reason_of
 from lvcg_jax.text.flags import add_shared
 from lvcg_jax.train.loop import train_and_evaluate
 
 BASE = "base"
-WARMUP_SHARE = 10  # warm-up is at most a tenth of the steps
-
-
-class Stopped(Exception):
-    """Somebody asked the command to stop."""
 
 
 @dataclass
@@ -47,17 +40,6 @@ class Variant:
     config: ConfigDict | None = None
     data: Path | None = None
     reason: str = ""
-
-
-def budgeted(config: ConfigDict, steps: int) -> ConfigDict:
-    """The config at this budget: only the last checkpoint counts, and it is validated once."""
-    config = config.copy_and_resolve_references()
-    config.optim.warmup_steps = min(config.optim.warmup_steps, steps // WARMUP_SHARE)
-    config.train.steps = config.train.validate_every = steps
-    config.train.log_every = min(config.train.log_every, max(steps // 10, 1))
-    config.train.checkpoint_every = min(config.train.checkpoint_every, steps)
-    config.train.keep_checkpoints = 1
-    return config
 
 
 def plan(
@@ -107,19 +89,6 @@ def describe_change(old: ConfigDict, new: ConfigDict) -> str:
     """The fields in which two configs differ, without the numbers of a matrix."""
     found = differences(old, new)
     return "; ".join(x if len(x) < 100 else f"{x.split(':')[0]}: other rows" for x in found)
-
-
-def reason_of(error: Exception, data: Path | None) -> str:
-    """One line for the table, without the path of the shards."""
-    line = first_line(error)[:300]
-    line = line.replace(str(data), data.name) if data else line
-    return line if isinstance(error, InputError) else f"{type(error).__name__}: {line}"
-
-
-def fingerprint(config: ConfigDict) -> str:
-    """All fields of a config that touch what is computed, as text."""
-    fields = {name: value for name, value in flatten(config).items() if name not in FREE_FIELDS}
-    return json.dumps(fields, sort_keys=True)
 
 
 def run_of(variant: Variant, seed: int, out: Path) -> tuple[ConfigDict, list[str], Path]:

@@ -1,56 +1,21 @@
 """Embeddings of a data set that studies compare, each made once and then kept in a folder.
 
 A trained model stands beside its own config with random weights, and beside median beats, which
-learn nothing. A table's file is named after all that it depends on, so what has changed is made
-anew.
+learn nothing. What has changed is made anew (lvcg_jax/studies/kept.py).
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from data_prep.dataset.shards import METADATA_FILE, ShardSet, file_sha256
+from data_prep.dataset.shards import ShardSet
 from lvcg_jax.config.fields import flatten
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
-from lvcg_jax.embed.table import Table, load_table, save_table
 from lvcg_jax.probe.median_beat import median_beat_table
-
-MODEL, RANDOM, RAW, MEDIAN = "LVCG", "random weights", "random weights, raw", "median beat"
-CONTROLS = (RANDOM, RAW, MEDIAN)
-
-
-@dataclass(frozen=True)
-class Features:
-    """Embeddings of a data set: their name, all that they depend on, and how to make them."""
-
-    name: str
-    key: list[str]
-    make: Callable[[], Table]
-
-    def table(self, folder: Path) -> Table:
-        """Read from the folder, or made and stored there."""
-        path = folder / f"{self.name}-{digest_of(self.key)}.npz"
-        if path.exists():
-            return load_table(path)
-        print(f"embedding: {self.name}")
-        table = self.make()
-        save_table(path, table)
-        return table
-
-
-def digest_of(key: Sequence[str]) -> str:
-    """A short name for a key."""
-    return hashlib.sha256("|".join(key).encode()).hexdigest()[:12]
-
-
-def data_key(data: Path) -> str:
-    """Names a data set: its metadata hold the checksums of its shards, and the preprocessing."""
-    return file_sha256(data / METADATA_FILE)
+from lvcg_jax.studies.kept import Features, data_key
 
 
 def random_weights_key(config: ConfigDict) -> str:

@@ -23,7 +23,6 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from absl import logging
@@ -32,26 +31,22 @@ from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
-from data_prep.dataset.shards import read_metadata
 from lvcg_jax.config.files import PAPER_CONFIG, differences, load_config, read_config_file
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table, align_features, take_rows
-from lvcg_jax.probe.labels import DRAWS, choose_tasks, task_of
+from lvcg_jax.probe.labels import DRAWS, task_of
 from lvcg_jax.probe.study import evaluate, linear_fits, part_features, probe_task
 from lvcg_jax.runs import weights
 from lvcg_jax.runs.history import describe_run, trained_corpora
+from lvcg_jax.studies.data_sets import DataSet, describe_data, find_data
 from lvcg_jax.studies.embeddings import (
-    CONTROLS,
-    MEDIAN,
-    MODEL,
-    RANDOM,
-    RAW,
     median_features,
     random_features,
     raw_features,
     trained_features,
 )
 from lvcg_jax.studies.foreign import Foreign, join_foreign, read_foreign, unmatched
+from lvcg_jax.studies.kept import CONTROLS, MEDIAN, MODEL, RANDOM, RAW
 from lvcg_jax.studies.results_page import ATTENTION, section_text
 from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.pages import command_line, write_section
@@ -59,43 +54,6 @@ from lvcg_jax.text.pages import command_line, write_section
 HEADS = ("ridge", "attention")
 # whose agreement with 'ridge' is shown, with the draw that belongs to each
 OTHER_PROTOCOLS, OTHER_SEEDS = {"paper": "guaranteed", "release": "plain"}, 3
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set to probe on, and what it is called on the page."""
-
-    name: str
-    path: Path
-    metadata: dict
-    tasks: list[str]
-
-
-def find_data(flags: Sequence[str], tasks: str) -> list[DataSet]:
-    """The data sets of --data ('NAME=SHARDS' or 'SHARDS', with commas or repeated), each with its
-    tasks among those asked for."""
-    words = [w for flag in flags for w in ([flag] if Path(flag).exists() else flag.split(","))]
-    named = [named_path("--data", word, "") for word in words]
-    found = {}
-    for name, path in named:
-        metadata = read_metadata(path)
-        name = name or metadata["corpus"]
-        if name in found:
-            raise InputError(f"two data sets are called '{name}': write --data=NAME=SHARDS")
-        there = metadata["tasks"]
-        # a task that only another data set has is no mistake
-        mine = (
-            tasks
-            if len(named) == 1 or tasks == "all"
-            else ",".join(task for task in tasks.split(",") if task in there)
-        )
-        chosen = choose_tasks(mine, path) if mine else []
-        found[name] = DataSet(name, Path(path), metadata, chosen)
-    known = {task for data in found.values() for task in data.tasks}
-    wrong = [task for task in tasks.split(",") if tasks != "all" and task not in known]
-    if wrong:
-        raise InputError(f"no task {', '.join(wrong)} in any of {', '.join(found)}")
-    return [data for data in found.values() if data.tasks]
 
 
 def embed_all(
@@ -176,17 +134,6 @@ class Bench:
             | {"data": self.data.name}
             for other, draw in OTHER_PROTOCOLS.items()
         ]
-
-
-def describe_data(data: DataSet) -> dict:
-    """What the page and the card say of a data set."""
-    names = ("examples", "records", "patients")
-    splits = {
-        split: {name: values[name] for name in names}
-        for split, values in data.metadata["splits"].items()
-    }
-    kept = ("corpus", "split_rule", "windows", "preprocess_hash")
-    return {"name": data.name, "splits": splits} | {name: data.metadata[name] for name in kept}
 
 
 def describe_model(checkpoint: Path, model: LVCG) -> dict:

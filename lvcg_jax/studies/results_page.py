@@ -6,7 +6,7 @@ Draws stand side by side; published figures stand beside the plain draw, which i
 
 from collections.abc import Callable, Sequence
 
-from lvcg_jax.studies.embeddings import MODEL, RANDOM, RAW
+from lvcg_jax.studies.kept import MODEL, RANDOM, RAW
 from lvcg_jax.studies.published import (
     CAVEAT,
     HIGHEST_ATTENTION,
@@ -95,14 +95,14 @@ def section_text(document: dict) -> str:
     page = Page(document)
     lines = [f"## {document['name']}", "", "```bash", document["command"], "```", ""]
     lines += [*_facts(document), ""]
-    lines += ["### At a glance", "", *_glance(page, "AUROC")]
+    lines += ["### At a glance", "", *glance(page, "AUROC")]
     lines += ["### Test macro AUROC x 100", "", *_auroc(page)]
     lines += [f"### Gain of {MODEL} over each other row (paired bootstrap)", ""]
     lines += page.table(lambda r: _gains(page, r), "difference")
     lines += [f"### Where {MODEL} does not win", "", *_not_won(page), ""]
     lines += ["### Agreement of the protocols", "", *_agreement(page), ""]
     for metric, title, make in (("AUPRC", AUPRC_TITLE, auprc_rows), ("F1", F1_TITLE, f1_rows)):
-        lines += [f"### {metric}", "", *_glance(page, metric), title, ""]
+        lines += [f"### {metric}", "", *glance(page, metric), title, ""]
         lines += page.table(lambda r, make=make: make(r, page.models_of(r), page.fractions))
     lines += ["<details><summary>Every class: AUROC, AUPRC and F1 x 100</summary>", ""]
     classes = [
@@ -185,7 +185,7 @@ def _validation(row: dict) -> str:
     return f"{loss} (R2 of hidden leads {leads:.3f}, of the visible heart vector {vector:.3f})"
 
 
-def _glance(page: Page, metric: str) -> list[str]:
+def glance(page: Page, metric: str) -> list[str]:
     """A column for each task and one for their average; a table for each draw."""
     shares = " / ".join(f"{100 * f:g}" for f in page.fractions)
     head, key, lines = ["features", *page.tasks, "average"], f"macro_{metric.lower()}", []

@@ -53,6 +53,7 @@ from lvcg_jax.reconstruct.methods import NetworkLeads, make_methods
 from lvcg_jax.reconstruct.scores import record_values
 from lvcg_jax.reconstruct.views import Source, Windows, fixed_view, score_rows
 from lvcg_jax.stats.bootstrap import PatientBootstrap
+from lvcg_jax.studies.moved_leads import add_noise, rotate
 from lvcg_jax.studies.robustness_report import draw_perturbation, draw_sparsity
 from lvcg_jax.text.documents import to_json
 from lvcg_jax.text.flags import add_shared
@@ -90,22 +91,6 @@ def lead_sets() -> dict[str, tuple[str, ...]]:
     of ORDER."""
     nested = {f"{k} {'leads' if k > 1 else 'lead'}": ORDER[:k] for k in range(len(ORDER), 0, -1)}
     return nested | DEVICES
-
-
-def add_noise(a: np.ndarray, level: float, seed: int) -> np.ndarray:
-    """A [12,3] with normal noise of standard deviation `level` on each entry; levels of one seed
-    lie on one line."""
-    return a + level * np.random.default_rng(seed).standard_normal(a.shape)
-
-
-def rotate(a: np.ndarray, degrees: float, seed: int) -> np.ndarray:
-    """A [12,3] with every row turned by an angle about an axis that is uniform on the sphere."""
-    axis = np.random.default_rng(seed).standard_normal(3)
-    x, y, z = axis / np.linalg.norm(axis)
-    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-    angle = np.deg2rad(degrees)
-    turn = np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross  # Rodrigues
-    return a @ turn.T
 
 
 @cache

@@ -20,13 +20,11 @@ command continues where it was stopped, also by SIGTERM or Ctrl-C; an edited can
 """
 
 import argparse
-import contextlib
 import json
 import re
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -47,27 +45,17 @@ from lvcg_jax.runs.history import last_validation
 from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.studies.changes import (
     BASE,
-    Stopped,
     Variant,
     add_change_flags,
-    budgeted,
     describe_change,
-    fingerprint,
     parse_changes,
     plan,
-    reason_of,
     run_of,
     variant_features,
 )
-from lvcg_jax.studies.embeddings import (
-    MEDIAN,
-    RANDOM,
-    Features,
-    data_key,
-    digest_of,
-    median_features,
-    random_features,
-)
+from lvcg_jax.studies.embeddings import median_features, random_features
+from lvcg_jax.studies.kept import MEDIAN, RANDOM, Features, data_key, digest_of
+from lvcg_jax.studies.trials import Stopped, budgeted, fingerprint, reason_of, stop_signals
 from lvcg_jax.text.pages import put_on_page
 from lvcg_jax.text.tables import markdown_table, percent, points
 from lvcg_jax.train.loop import train_and_evaluate
@@ -432,23 +420,6 @@ def _cells(row: dict, task: str, fractions: Sequence[float]) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[None]:
-    """SIGTERM and Ctrl-C do the same: a training saves a checkpoint first, everything else ends at
-    once."""
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)  # a training puts its own in this place
-    before_int = signal.signal(signal.SIGINT, lambda *_: signal.raise_signal(signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, before_int)
 
 
 def parse_flags(argv: list[str] | None) -> argparse.Namespace:

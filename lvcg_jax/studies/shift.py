@@ -43,7 +43,8 @@ from lvcg_jax.embed.table import Table, take_rows
 from lvcg_jax.stats.bootstrap import PatientBootstrap
 from lvcg_jax.stats.likeness import own_is_nearest
 from lvcg_jax.stats.scaling import mean_and_scale, unit_rows
-from lvcg_jax.studies.embeddings import RANDOM, random_weights_key
+from lvcg_jax.studies.embeddings import random_weights_key
+from lvcg_jax.studies.kept import RANDOM
 from lvcg_jax.text.documents import to_json
 from lvcg_jax.text.flags import add_shared, named_path
 from lvcg_jax.text.pages import command_line, put_on_page

@@ -15,7 +15,7 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
-from lvcg_jax.config.inputs import make_preprocess, make_subsets
+from lvcg_jax.config.inputs import make_subsets
 from lvcg_jax.data.packing import silent_batch
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
@@ -130,19 +130,6 @@ def test_a_blank_word_tells_its_lead_and_its_time_and_nothing_else():
 
 
 # ---- Through the doors
-
-
-@pytest.fixture(scope="module")
-def signal_shards(raw_corpus, tmp_path_factory):
-    """The corpus as shards of two seconds, with signals."""
-    from data_prep.corpora.corpus import open_corpus
-    from data_prep.dataset.builder import build
-
-    folder = tmp_path_factory.mktemp("signal_shards") / "data"
-    preprocess = make_preprocess(tiny_peer("simclr"))
-    options = {"progress": False, "store_signal": True}
-    build(open_corpus("synthetic", raw_corpus), folder, preprocess, **options)
-    return folder
 
 
 def short_run(method, data):

@@ -21,7 +21,7 @@ from lvcg_jax.config.files import read_config_file
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.model.losses import loss_terms
 from lvcg_jax.studies import ablate, changes, embeddings
-from lvcg_jax.studies.embeddings import MEDIAN, RANDOM
+from lvcg_jax.studies.kept import MEDIAN, RANDOM
 
 FILE = ROOT / "configs" / "ablations.py"
 NAMES = (

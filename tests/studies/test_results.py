@@ -10,7 +10,7 @@ from data_prep.base.errors import InputError
 from lvcg_jax.probe.labels import in_order
 from lvcg_jax.report.scores import probe_section
 from lvcg_jax.studies import embeddings, results
-from lvcg_jax.studies.embeddings import CONTROLS, MODEL, RANDOM
+from lvcg_jax.studies.kept import CONTROLS, MODEL, RANDOM
 from lvcg_jax.studies.results_page import section_text
 from lvcg_jax.text.pages import write_section
 from lvcg_jax.text.tables import points

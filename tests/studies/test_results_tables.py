@@ -9,11 +9,12 @@ import pytest
 from data_prep.base.errors import InputError
 from lvcg_jax.embed.table import Table
 from lvcg_jax.probe.study import LinearFit
-from lvcg_jax.studies import results
-from lvcg_jax.studies.embeddings import CONTROLS, MODEL
+from lvcg_jax.studies import data_sets, results
+from lvcg_jax.studies.data_sets import DataSet, describe_data
 from lvcg_jax.studies.foreign import Foreign
+from lvcg_jax.studies.kept import CONTROLS, MODEL
 from lvcg_jax.studies.published import HIGHEST_LINEAR, PAPER_BEST, published_rows
-from lvcg_jax.studies.results import Bench, DataSet, describe_data
+from lvcg_jax.studies.results import Bench
 from lvcg_jax.studies.results_page import section_text
 
 DRAWS = ("guaranteed", "plain")
@@ -221,11 +222,11 @@ def test_attention_heads_are_further_rows_compared_with_the_linear_probe(documen
 def test_data_sets_are_named_on_the_command_line(tmp_path, monkeypatch):
     tasks = {"a": {"super": ["X"], "form": ["Y"]}, "b": {"diagnosis": ["Z"]}, "c": {"super": ["X"]}}
     read = lambda path: {"corpus": "ptbxl", "tasks": tasks[Path(path).name]}  # noqa: E731
-    monkeypatch.setattr(results, "read_metadata", read)
+    monkeypatch.setattr(data_sets, "read_metadata", read)
     monkeypatch.setattr("lvcg_jax.probe.labels.read_metadata", read)
 
     def found(flags, asked):
-        return {data.name: data.tasks for data in results.find_data(flags, asked)}
+        return {data.name: data.tasks for data in data_sets.find_data(flags, asked)}
 
     assert found(["a"], "all") == {"ptbxl": ["super", "form"]}
     assert found(["one=a,two=b"], "super") == {"one": ["super"]}

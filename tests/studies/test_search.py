@@ -18,7 +18,7 @@ from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.model.flops import flops_per_beat, model_flops
 from lvcg_jax.probe.halves import half_of, judged_by, score_table
 from lvcg_jax.studies import changes, embeddings, search
-from lvcg_jax.studies.embeddings import MEDIAN, RANDOM
+from lvcg_jax.studies.kept import MEDIAN, RANDOM
 from lvcg_jax.studies.search import to_text
 
 FILE = ROOT / "configs" / "search.py"
