@@ -28,9 +28,13 @@ finetune  not frozen: the ridge head first, then the encoder with it (see probe/
     lvcg probe --protocol=finetune --checkpoint=RUN --data=SHARDS --task=super --fractions=0.1
     lvcg probe --embeddings=emb.npz --task=super --fractions=1 --save=super.safetensors
     lvcg probe --embeddings=emb.npz --labels=ages.csv --target=age --save=age.safetensors
+    lvcg probe --embeddings=new=new.npz --control=old=old.npz --judge=validation
 
 --save keeps the classifier of all labels (seed 0) for `lvcg predict`, with a card beside it; after
 fine-tuning it is a run directory with the tuned weights and the file head.safetensors in it.
+--judge=validation is for choosing between models: the test split stays unread. The validation
+patients are halved, each half judges a probe whose strength the other has chosen, and the two
+scores are averaged (probe/halves.py).
 --target predicts a number instead of classes (ridge regression, see probe/numbers.py).
 
 Draws of label subsets: `guaranteed` takes whole patients, with a positive of every class; `plain`
@@ -58,7 +62,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from lvcg_jax.embed.table import align_features, load_table
-from lvcg_jax.probe import heads, numbers
+from lvcg_jax.probe import halves, heads, numbers
 from lvcg_jax.probe.head_card import head_card, number_card
 from lvcg_jax.probe.labels import DRAWS, ensure_splits, join_labels, task_of
 from lvcg_jax.probe.study import PROTOCOLS, Predictions, evaluate, linear_fits, part_features
@@ -99,6 +103,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         "--draw",
         choices=DRAWS,
         help="how label subsets are drawn (default guaranteed; plain for protocol release)",
+    )
+    add(
+        "--judge",
+        choices=("test", "validation"),
+        default="test",
+        help="the patients that judge: of the test split (default), or halves of validation",
     )
     add("--parts", action="store_true", help="also probe each part of the embedding alone")
     add("--per_class", action="store_true", help="print the scores of every class too")
@@ -161,6 +171,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         )
     if args.target is not None:
         _check_target(args)
+    if args.judge == "validation":
+        _check_halves(args)
     _check_save(args)
     return args
 
@@ -176,6 +188,15 @@ def _check_target(args: argparse.Namespace) -> None:
             raise InputError(f"--{name} is for classes, not for --target")
     if args.task != "all":
         raise InputError("give --task or --target, not both")
+
+
+def _check_halves(args: argparse.Namespace) -> None:
+    """An InputError for flags that need a test split."""
+    if args.protocol != "ridge":
+        raise InputError("--judge=validation takes the protocol ridge only")
+    for name in ("target", "save", "out", "predictions", "per_class", "draw"):
+        if getattr(args, name):
+            raise InputError(f"--{name} needs the test split: leave out --judge=validation")
 
 
 def _check_save(args: argparse.Namespace) -> None:
@@ -251,6 +272,10 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(
             f"{path}: no record carries labels, so there is nothing to probe; give --labels=CSV"
         )
+    if args.judge == "validation":
+        options = {"seeds": args.seeds, "resamples": args.resamples}
+        print(halves.format_scores(table, features, parts, tasks, args.fractions, **options))
+        return
     options = {"seeds": args.seeds, "resamples": args.resamples, "progress": True}
     draw = args.draw or ("plain" if args.protocol == "release" else "guaranteed")
     options |= {"protocol": args.protocol, "draw": draw, "min_positives": args.min_positives}

@@ -8,16 +8,17 @@ time, so these are wider than an interval of all.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.lottery import fold_of
-from lvcg_jax.embed.table import Table
+from lvcg_jax.embed.table import Table, take_rows
 from lvcg_jax.probe.labels import NothingToScore
 from lvcg_jax.probe.study import probe_task
-from lvcg_jax.text.tables import cells_of
+from lvcg_jax.stats.blocks import choose_rows
+from lvcg_jax.text.tables import cells_of, markdown_table, percent, points
 
 SPLITS = ("train", "validation")  # all that is read
 WORDS = {"train": "train split", "validation": "choosing half", "test": "judging half"}
@@ -81,6 +82,36 @@ def score_table(
     if not cells:
         raise InputError(f"no task can be scored on halves of the validation split; {notes[0]}")
     return {"cells": cells, "mean": _mean([cell["auroc"] for cell in cells]), "notes": notes}
+
+
+def format_scores(
+    table: Table,
+    features: Mapping[str, np.ndarray],
+    parts: Mapping[str, Sequence[int]],
+    tasks: Sequence[str],
+    fractions: Sequence[float],
+    **options: int,
+) -> str:
+    """A Markdown table of the scores of several models: features [m,d] in the table's row order,
+    and the sizes of their parts; options as of `score_table`."""
+    chosen = np.flatnonzero(np.isin(table.split, SPLITS))
+    if set(SPLITS) - set(table.split[chosen].tolist()):
+        raise InputError("--judge=validation needs rows of the train and validation splits")
+    rows, scores = take_rows(table, chosen), {}
+    for name, x in features.items():
+        sizes = {str(i): size for i, size in enumerate(parts.get(name) or [x.shape[1]])}
+        model = dataclasses.replace(rows, embedding=choose_rows(x, chosen), parts=sizes)
+        scores[name] = score_table(model, tasks, fractions, **options)
+    first = next(iter(scores.values()))
+    lines = markdown_table(
+        ["task", "labels", *scores],
+        (
+            [cells[0]["task"], percent(cells[0]["fraction"])]
+            + [points(*(cell[key] for key in ("auroc", "low", "high"))) for cell in cells]
+            for cells in zip(*(score["cells"] for score in scores.values()), strict=True)
+        ),
+    )
+    return "\n".join([*lines, *(f"- {note}" for note in first["notes"])])
 
 
 def mean_cells(scores: Sequence[dict]) -> list[dict]:

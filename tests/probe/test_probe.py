@@ -654,3 +654,21 @@ def test_command_tells_one_class_labels_in_one_line(tmp_path):
     save_table(tmp_path / "emb.npz", table(labels=[{"diagnosis": ["AF"]}] * 600))
     done = run_command("lvcg_jax.probe", f"--embeddings={tmp_path / 'emb.npz'}")
     assert_one_line_error(done, "no class has positive and negative rows", "AF")
+
+
+def test_validation_patients_judge_in_halves_and_the_test_split_is_not_read(tmp_path, capsys):
+    whole = table()
+    unread = np.where((whole.split == "test")[:, None], np.float32(1e9), whole.embedding)
+    noise = np.random.default_rng(1).normal(size=whole.embedding.shape).astype(np.float32)
+    for name, x in (("whole", whole.embedding), ("unread", unread), ("noise", noise)):
+        save_table(tmp_path / f"{name}.npz", table(embedding=x))
+    flags = [f"--embeddings=a={tmp_path / 'whole.npz'}", f"--control=b={tmp_path / 'unread.npz'}"]
+    flags += [f"--control=noise={tmp_path / 'noise.npz'}", "--judge=validation"]
+    probing_door.main([*flags, "--fractions=1", "--seeds=1", "--resamples=20"])
+    header, _, row, *_ = capsys.readouterr().out.splitlines()
+    assert header == "| task | labels | a | b | noise |"
+    _, task, labels, a, b, noise, _ = (cell.strip() for cell in row.split("|"))
+    assert (task, labels, a) == ("diagnosis", "100%", b)
+    assert float(a.split()[0]) > 75 > float(noise.split()[0])
+    with pytest.raises(InputError, match="--save needs the test split"):
+        probing_door.main([*flags, "--task=diagnosis", "--save=x.safetensors"])
