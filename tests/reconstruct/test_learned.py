@@ -109,6 +109,17 @@ def test_neither_hidden_leads_nor_other_records_reach_a_record(name, windows, sh
     np.testing.assert_array_equal(alone[~hidden], windows[0]["signal"][~hidden])
 
 
+def test_records_of_other_lengths_are_derived_together(windows, shards_dir, tmp_path):
+    method = untrained("e_lstm", tmp_path, ShardSet(shards_dir, "test").preprocess)
+    samples = windows[0]["signal"].shape[1] * 6 // 10
+    short = windows[0] | {"signal": windows[0]["signal"][:, :samples], "num_samples": samples}
+    found = method.predict([windows[1], short, windows[2]])["e_lstm"]
+    assert [x.shape[1] for x in found] == [
+        w["signal"].shape[1] for w in (windows[1], short, windows[2])
+    ]
+    np.testing.assert_allclose(found[1], method.predict([short])["e_lstm"][0], atol=1e-5)
+
+
 def fit_small(shards_dir, out, name="vae_cnn", steps=STEPS, **options):
     each = budget_of(shards_dir, name)
     return fitting.fit_network(name, shards_dir, steps * each, out, sizes=SMALL[name], **options)

@@ -46,6 +46,7 @@ from lvcg_jax.reconstruct.stretching import lost_power, whole_signal
 
 FORMAT = "lvcg-leads-1"
 ROWS = 256  # of a batch, at most; fewer rows are padded to a power of two
+SIGNAL_STEP = 250  # samples: signals end in zeros up to a multiple of these, for few shapes
 KEPT = 64  # sets of visible leads whose arrays are kept
 EACH = 2  # complete beats of a held-out record from which the width of bands is learned
 
@@ -161,28 +162,32 @@ class TrainedLeads:
         return {self.name: found}
 
     def _signals(self, windows: Sequence[dict], compute: Callable) -> list[np.ndarray]:
-        """What the network computes [12,T] for each window; those that see the same leads go
-        together if it has arrays for them."""
-        together: dict[int, list[int]] = {}
+        """What the network computes [12,T] for each window; rows of one length go together, and of
+        those that see the same leads if it has arrays for them."""
+        together: dict[tuple[int, int], list[int]] = {}
+        read = [self._rows(window) for window in windows]
         for i, window in enumerate(windows):
             mask = int(window["visible"])
-            together.setdefault(mask if self._prepare(mask) else 0, []).append(i)
+            alike = (mask if self._prepare(mask) else 0, read[i].x.shape[-1])
+            together.setdefault(alike, []).append(i)
         found: list[np.ndarray] = [np.empty(0)] * len(windows)
-        for mask, places in together.items():
-            rows = [self._rows(windows[i]) for i in places]
+        for (mask, _), places in together.items():
+            rows = [read[i] for i in places]
             visible = [mask_leads(windows[i]["visible"]) for i in places]
             sizes = [np.asarray(windows[i]["scale"]) for i in places]
             extra = self._prepare(mask) if mask else {}
             derived = self._compute(compute, rows, visible, sizes, extra)
-            for i, read, leads in zip(places, rows, derived, strict=True):
-                found[i] = self._as_signal(leads, read, windows[i])
+            for i, row, leads in zip(places, rows, derived, strict=True):
+                found[i] = self._as_signal(leads, row, windows[i])
         return found
 
     def _rows(self, window: dict) -> Rows:
         rate = self.facts["preprocess"]["rate"]
         if self.network.reads != BEATS:
             signal = signal_of(window)
-            return Rows(signal[None], None, np.array([signal.shape[-1] / rate]), None, None)
+            samples = signal.shape[-1]
+            signal = np.pad(signal, ((0, 0), (0, -samples % SIGNAL_STEP)))
+            return Rows(signal[None], None, np.array([samples / rate]), None, None)
         complete = np.asarray(window["complete"], bool)
         beats = np.asarray(window["beats"], np.float32)
         length = np.asarray(window["length"], np.float64)
@@ -227,7 +232,7 @@ class TrainedLeads:
 
     def _as_signal(self, leads: np.ndarray, rows: Rows, window: dict) -> np.ndarray:
         if rows.back is None:
-            return leads[0]
+            return leads[0, :, : int(window["num_samples"])]
         where = (window["start"], window["length"], int(window["num_samples"]))
         return stitch_beats(read_at(leads, rows.back), *where)
 
