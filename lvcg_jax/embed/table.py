@@ -321,9 +321,8 @@ def _content_hash(data, header: dict) -> str:
 def load_table(path: str | Path) -> Table:
     """Reads an embeddings file or folder, and checks it: keys, lengths, finite numbers, no row
     twice."""
-    if Path(path).is_dir():
-        read = _load_folder
-    else:
+    read: Callable[[str | Path], Table] = _load_folder
+    if not Path(path).is_dir():
         read = _load_npz if check_ending(path) == ".npz" else _load_parquet
     try:
         table = read(path)
@@ -514,13 +513,17 @@ def _load_folder(folder: str | Path) -> Table:
         tables.append(replace(table, labels=labels, embedding=table.embedding[:0]))
     joined = lambda column: np.concatenate([column(table) for table in tables])  # noqa: E731
     return Table(
-        *(joined(lambda table, name=name: getattr(table, name)) for name in TABLE_KEYS[:3]),
-        [row for table in tables for row in table.labels],
-        embedding,
-        sizes,
-        dict(listing["metadata"]),
-        joined(lambda table: table.window),
-        {name: joined(lambda table, name=name: table.extra[name]) for name in tables[0].extra},
+        record_id=joined(lambda table: table.record_id),
+        patient_id=joined(lambda table: table.patient_id),
+        split=joined(lambda table: table.split),
+        labels=[row for table in tables for row in table.labels],
+        embedding=embedding,
+        parts=sizes,
+        metadata=dict(listing["metadata"]),
+        window=joined(lambda table: table.window),
+        extra={
+            name: joined(lambda table, name=name: table.extra[name]) for name in tables[0].extra
+        },
     )
 
 

@@ -46,6 +46,7 @@ def _softplus_sigmoid(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(f, 0) + np.log1p(e), np.where(f >= 0, 1, e) / (1 + e)
 
 
+@np.errstate(invalid="ignore")  # products of small matrices may flag memory beyond their end
 def _ridge_solve(z, y, variance, strength, w, most_steps=100):
     """L2-logistic weights float32 [k,c] for one strength, started from w.
 

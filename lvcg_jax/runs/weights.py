@@ -101,7 +101,8 @@ def is_folder(place: Path) -> bool:
 
 def load_folder(folder: Path) -> Packaged:
     """The weights of such a folder, checked against their checksum."""
-    return _read(*(folder / name for name in FOLDER_FILES), "export or download it again")
+    file, facts = FOLDER_FILES
+    return _read(folder / file, folder / facts, "export or download it again")
 
 
 def _read(path: Path, facts_path: Path, remedy: str) -> Packaged:

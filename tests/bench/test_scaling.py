@@ -57,7 +57,7 @@ def test_the_gradient_is_reduced_once():
         "--config=configs/pretrain.py:smoke",
         "--devices=4",
         "--chips=256",
-        "--records=2",
+        "--records=8",  # fewer would share groups between devices
         quick=True,
     )
     assert done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ def test_the_gradient_is_reduced_once():
     )
     assert 0.8 * 4 * parameters < reduced < 1.5 * 4 * parameters
     assert not re.search(r"\| (all-gather|all-to-all|collective-permute) \| large", done.stdout)
-    assert re.search(r"\| 256 \| 512 \|", done.stdout) and "Calculated" in done.stdout
+    assert re.search(r"\| 256 \| 2,?048 \|", done.stdout) and "Calculated" in done.stdout
 
 
 def test_mistakes_are_told():

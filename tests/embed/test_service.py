@@ -12,6 +12,7 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
 from data_prep.synthetic_heart.records import make_record
+from lvcg_jax.embed import devices
 
 
 def ecg(number: int, seconds: float = 10.0) -> np.ndarray:
@@ -53,7 +54,7 @@ def test_a_forked_process_is_told_to_be_spawned(model):
 
 
 def test_ctrl_c_between_batches_leaves_a_model_that_works(model, monkeypatch):
-    windows, whole = model._windows(ecg(1, 40.0), 250, LEADS, "mV", None), model.embed_batch
+    windows, whole = model._windows(ecg(1, 40.0), 250, LEADS, "mV", None), devices.embed_packed
     one_by_one = (model.max_beats, 1)
     _, expected = model.embed_windows(windows, *one_by_one)
     batches = []
@@ -65,7 +66,7 @@ def test_ctrl_c_between_batches_leaves_a_model_that_works(model, monkeypatch):
         return whole(*arguments)
 
     ctrl_c = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-    monkeypatch.setattr(model, "embed_batch", interrupted)
+    monkeypatch.setattr(devices, "embed_packed", interrupted)
     threads = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         model.embed_windows(windows, *one_by_one)

@@ -21,6 +21,7 @@ from lvcg_jax import __version__
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = {"lvcg_jax": "lvcg_jax", "data_prep": "data_prep", "configs": "lvcg_jax/configs"}
 NOT_INSTALLED = {"apache_beam": "apache-beam", "torch": "torch"}  # import name -> distribution
+JAX_PLUGINS = {"jax_plugins", "libtpu"}  # only looked for: whether JAX has an accelerator
 # extras that the package imports itself
 OF_THE_PACKAGE = ("gcs", "beam", "torch", "formats", "serve", "onnx")
 # of extras: not imported by us, but asked for by a library, or programs and plug-ins
@@ -171,7 +172,8 @@ def imported(*folders: str) -> set[str]:
                 names.add(node.module)
             elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("find_spec"):
                 names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
-    tops = {name.split(".")[0] for name in names} - ours - set(sys.stdlib_module_names)
+    tops = {name.split(".")[0] for name in names} - ours - JAX_PLUGINS
+    tops -= set(sys.stdlib_module_names)
     known = importlib.metadata.packages_distributions()
     return {normal(NOT_INSTALLED.get(top) or known[top][0]) for top in tops}
 
