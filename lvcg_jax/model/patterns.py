@@ -41,6 +41,7 @@ KERNELS = np.array(
     np.float32,
 )
 SHARES = (len(DISTANCES), LEVELS, len(KERNELS))  # [s,v,c] of a record
+RECORDS = 8  # at a time: their responses fit the cache of a CPU
 NOISE = 1e-3  # of a lead, as a share of the mean power of leads
 
 
@@ -129,9 +130,6 @@ class Patterns(nn.Module):
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.ndim - 1 :]), records)
         found = jax.lax.map(of_record, flat, batch_size=RECORDS)
         return found.reshape(*seen.shape[:-1], self.count)
-
-
-RECORDS = 8  # at a time: their responses fit the cache of a CPU
 
 
 def coordinates(

@@ -53,7 +53,8 @@ def fit_patterns(shards: ShardSet, count: int, max_beats: int, samples: int) -> 
     # modes, from all records
     @jax.jit
     def shares(signals, there):
-        of_record = partial(patterns.record_shares, **_without_covariance(fitted), rate=rate)
+        drawn = {name: fitted[name] for name in ("leads", "levels", "ramps")}
+        of_record = partial(patterns.record_shares, **drawn, rate=rate)
         return jax.lax.map(lambda x: of_record(*x), (signals, there), batch_size=patterns.RECORDS)
 
     size, number = int(np.prod(patterns.SHARES)), 0
@@ -71,10 +72,6 @@ def fit_patterns(shards: ShardSet, count: int, max_beats: int, samples: int) -> 
         "mean": mean.reshape(patterns.SHARES).astype(np.float32),
         "modes": modes.reshape(*patterns.SHARES, count).astype(np.float32),
     }
-
-
-def _without_covariance(fitted: dict) -> dict:
-    return {name: fitted[name] for name in ("leads", "levels", "ramps")}
 
 
 def _signals(
