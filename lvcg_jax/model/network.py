@@ -48,6 +48,9 @@ from lvcg_jax.model.views import visible_leads
 Batch = Mapping[str, jax.Array]
 PARTS = ("structure", "dynamics", "rhythm")
 AHEAD = 4  # beats, see Network.mean_state
+# Leads and heart vector are turned into each other by products too small to cost anything.
+# Accelerators would round their factors to 8 bits, and all that is learned with them.
+EXACT = jax.lax.Precision.HIGHEST
 
 
 class Slots(NamedTuple):
@@ -87,8 +90,9 @@ def tikhonov_lift(a: jax.Array, visible: jax.Array, eps: float) -> jax.Array:
     are not finite where singular values repeat.
     """
     rows = jnp.where(visible[..., None], a, 0.0)  # [...,12,k]
-    gram = jnp.swapaxes(rows, -1, -2) @ rows + eps * jnp.eye(a.shape[-1])
-    return jnp.linalg.solve(gram, jnp.swapaxes(rows, -1, -2))
+    across = jnp.swapaxes(rows, -1, -2)
+    gram = jnp.matmul(across, rows, precision=EXACT) + eps * jnp.eye(a.shape[-1])
+    return jnp.linalg.solve(gram, across)
 
 
 def whole_beats(mask: jax.Array, complete: jax.Array) -> jax.Array:
@@ -207,13 +211,13 @@ class Network(nn.Module):
             lift = tikhonov_lift(self.directions, leads, self.geometry.eps)
         else:
             lift = jnp.asarray(self.table)[visible]  # [g,r,k,l]
-        return jnp.einsum("gmkl,gmlp->gmpk", to_beats(lift, row), beats)
+        return jnp.einsum("gmkl,gmlp->gmpk", to_beats(lift, row), beats, precision=EXACT)
 
     def project(self, vcg: jax.Array) -> jax.Array:
         """Heart vector [g,m,p,k] -> twelve leads [g,m,l,p]; in lead space, what it is already."""
         if self.geometry.space == "ecg":
             return jnp.swapaxes(vcg, -1, -2)
-        return jnp.einsum("lk,gmpk->gmlp", self.directions, vcg)
+        return jnp.einsum("lk,gmpk->gmlp", self.directions, vcg, precision=EXACT)
 
     # ---- Beats -> tokens -> predicted tokens
 

@@ -6,8 +6,9 @@ Several data sets are named with commas, each with a weight if you like: SHARDS,
 of the records of MORE, another half in every epoch.
 
 The same command continues a run that was stopped or killed. SIGTERM saves a checkpoint and ends
-with exit code 0. Without --workdir the run goes to a folder of `runs` that is named after the
-config.
+with exit code 0. Ctrl-C ends it after the step under way and a checkpoint that is being written,
+and a second Ctrl-C at once. Without --workdir the run goes to a folder of `runs` that is named
+after the config.
 """
 
 import sys

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -53,9 +54,16 @@ from lvcg_jax.train.sharding import (
     local_groups,
     make_mesh,
     put_batch,
+    replicated,
     state_sharding,
 )
-from lvcg_jax.train.steps import make_train_step, make_validation_step, summarise_validation
+from lvcg_jax.train.steps import (
+    Numbers,
+    Watch,
+    make_train_step,
+    make_validation_step,
+    summarise_validation,
+)
 
 MESSAGE_BYTES = 2048  # of a refusal that process 0 tells the others
 COLLAPSED = 0.01  # a spread of the embeddings (see lvcg_jax/peers/peer.py) under which a run warns
@@ -156,10 +164,10 @@ def make_synthetic(config: ConfigDict, workdir: Path) -> Path:
 
 
 class Preemption:
-    """Whether the run was asked to stop, by SIGTERM to any of its processes."""
+    """Whether the run was asked to stop: by SIGTERM to any of its processes, or by Ctrl-C."""
 
     def __init__(self):
-        self._asked = False
+        self._asked = self._interrupted = False
         # with several, JAX's own notifier catches the signal, and all agree on a step
         if jax.process_count() == 1:
             self._previous = signal.signal(signal.SIGTERM, self._ask)
@@ -177,6 +185,37 @@ class Preemption:
     def close(self) -> None:
         if jax.process_count() == 1:
             signal.signal(signal.SIGTERM, self._previous)
+
+    @contextlib.contextmanager
+    def interrupted_between_steps(self) -> Iterator[None]:
+        """Within this block Ctrl-C is noted, for check_interrupt, and a second one ends the process
+        at once, as a kill does.
+
+        Python would raise KeyboardInterrupt wherever it is: inside Orbax, which then waits for ever
+        for a save that nobody does any more, or in a callback, where it is lost. A command that has
+        a handler of its own keeps it.
+        """
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _interrupt(self, *_):
+        # print() may be what was interrupted, and cannot be entered again
+        if self._interrupted:
+            os.write(2, b"\ninterrupted\n")
+            os._exit(130)
+        self._interrupted = True
+        os.write(2, b"\ninterrupted: ending after this step; again ends it at once\n")
+
+    def check_interrupt(self) -> None:
+        """KeyboardInterrupt if there was a Ctrl-C: called where nothing is half done."""
+        if self._interrupted:
+            raise KeyboardInterrupt
 
 
 def sets_of(train: ShardSet | Mixture) -> tuple[list[ShardSet], list[float]]:
@@ -218,13 +257,15 @@ def in_words(values: Mapping[str, float]) -> str:
 
 
 def check_finite(
-    losses: np.ndarray, step: int, shards: ShardSet | Mixture, order: BatchOrder
+    numbers: Mapping[str, float], watch: Watch, shards: ShardSet | Mixture, order: BatchOrder
 ) -> None:
-    """An InputError with the step and the records whose loss is not finite; losses [a,g,r] in the
-    order of the batch."""
-    bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))
-    if len(bad) == 0:
+    """An InputError if the numbers of a step say that it or a step before had a loss that is not
+    finite: with the first such step and its records, which the watch of this or a later step
+    holds."""
+    if numbers["finite"]:
         return
+    step, losses = int(watch.step), jax.device_get(watch.losses)
+    bad = np.flatnonzero(~np.isfinite(losses.reshape(-1)))  # in the order of the batch
     names = [example["record_id"] for example in shards.read(order[step - 1][bad[:5]])]
     more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
     raise InputError(
@@ -336,7 +377,7 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
         "set model.remat=True, with which this run may go on, or start another one with a larger"
         " optim.accumulate or a lower data.batch_size; the last checkpoint is intact",
     )
-    with everything_closed() as closers, memory:
+    with preemption.interrupted_between_steps(), everything_closed() as closers, memory:
         # ---- Checkpoint or fresh start: parameters are made on the devices where they live ----
         identities = [data_identity(shards.metadata, config.data.splits) for shards in sets]
         identity = mixed_identity(identities, weights)
@@ -374,10 +415,10 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
                 validation_shards, 1, groups, mine, config.data.pack, devices=devices
             )
             size = -(-config.data.batch_size // (groups * devices)) * groups * devices
-            sums = [
-                jax.device_get(validation_step(state, put_batch(batch, mesh)))
-                for batch in ordered_batches(maker, size, config.train.validate_records)
-            ]
+            sums = []
+            for batch in ordered_batches(maker, size, config.train.validate_records):
+                preemption.check_interrupt()
+                sums.append(jax.device_get(validation_step(state, put_batch(batch, mesh))))
             return summarise_validation(sums)
 
         # ---- Log and progress ----
@@ -391,12 +432,17 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
         window = (start, time.monotonic())  # since the numbers were last logged
         collapsed = False
 
-        def settle(step: int, metrics, losses, moment: float) -> None:
-            """Fetches the numbers of a step, checks its losses, and logs it if it is due."""
+        def is_logged(step: int) -> bool:
+            return step % config.train.log_every == 0 or step == 1
+
+        def settle(step: int, numbers: Numbers, moment: float) -> None:
+            """Fetches the numbers of a step, checks the losses up to it, and logs it if it is
+            due."""
             nonlocal window, collapsed
-            metrics, losses = jax.device_get((metrics, losses))
-            check_finite(losses, step, train_shards, order)
-            if step % config.train.log_every == 0 or step == 1:
+            metrics = numbers.fetch()
+            check_finite(metrics, watch, train_shards, order)
+            del metrics["finite"]
+            if is_logged(step):
                 elapsed = max(moment - window[1], 1e-9)
                 records = (step - window[0]) * config.data.batch_size
                 metrics["records_per_second"] = records / elapsed
@@ -413,16 +459,19 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
                 if log:
                     log.write(step, "train", metrics)
 
-        # ---- Loop: the numbers of a step are fetched after the next one is under way, so that the
-        # device never waits for the host ----
+        # ---- Loop: the numbers of a step are fetched if it is logged, and after the next one is
+        # under way, so that the device never waits for the host ----
+        new_watch = partial(Watch.new, order.columns.shape)
+        watch = jax.jit(new_watch, out_shardings=replicated(mesh))()
         pending, outcome = None, "finished"
         for step in range(start + 1, config.train.steps + 1):
+            preemption.check_interrupt()
             batch = put_batch(next(batches), mesh)
-            state, metrics, losses = train_step(state, batch)
-            moment = time.monotonic()
+            (state, watch), numbers = train_step((state, watch), batch)
+            this = (step, numbers, time.monotonic())
             if pending:
                 settle(*pending)
-            pending = (step, metrics, losses, moment)
+            pending = this if is_logged(step) else None
             bar.update()
 
             # what is due after this step
@@ -433,7 +482,7 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
                 step % config.train.validate_every == 0 or last
             )
             if validating or saving:
-                settle(*pending)
+                settle(*this)
                 pending = None
             if validating:
                 values = validate(state)

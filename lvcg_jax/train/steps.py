@@ -1,7 +1,8 @@
 """The jitted train and validation steps."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +17,52 @@ from lvcg_jax.train.sharding import batch_sharding, replicated
 VALIDATION_STREAM = 0xFFFF7A11  # keys the fixed validation views apart from the training views
 
 
+@flax.struct.dataclass
+class Numbers:
+    """Numbers of a step in one array on the devices, so that one transfer fetches them all."""
+
+    values: jax.Array  # [k]
+    names: tuple[str, ...] = flax.struct.field(pytree_node=False)
+
+    @classmethod
+    def of(cls, values: Mapping[str, jax.Array]) -> "Numbers":
+        array = jnp.stack([jnp.asarray(x, jnp.float32) for x in values.values()])
+        return cls(array, tuple(values))
+
+    def fetch(self) -> dict[str, float]:
+        return dict(zip(self.names, jax.device_get(self.values).tolist(), strict=True))
+
+
+@flax.struct.dataclass
+class Watch:
+    """The losses of the newest step, or of the first one with a loss that is not finite.
+
+    Each step hands it on to the next, on the devices. The host looks at it only if the numbers of
+    a later step say that a loss was not finite.
+    """
+
+    step: jax.Array  # its number
+    losses: jax.Array  # [a,g,r] of its records
+
+    @classmethod
+    def new(cls, shape: tuple[int, ...]) -> "Watch":
+        """Before the first step, for batches of so many micro-batches, groups and records."""
+        return cls(jnp.zeros((), jnp.int32), jnp.zeros(shape, jnp.float32))
+
+    def all_finite(self) -> jax.Array:
+        return jnp.isfinite(self.losses).all()
+
+    def after(self, step: jax.Array, losses: jax.Array) -> "Watch":
+        finite = self.all_finite()
+        return Watch(jnp.where(finite, step, self.step), jnp.where(finite, losses, self.losses))
+
+
 def make_train_step(
     model, tx, config, subsets: np.ndarray, max_beats: int, mesh, state_shardings
 ) -> Callable:
-    """The function (state, batch [a,g,...]) -> (state, metrics, loss of each record [a,g,r]); it
-    donates the state."""
-    schedule = make_schedule(config)
+    """The function ((state, watch), batch [a,g,...]) -> ((state, watch), numbers); it donates state
+    and watch. Of the numbers, `finite` is 1 as long as all losses were."""
+    schedule, everywhere = make_schedule(config), replicated(mesh)
 
     def loss_of_view(params, batch_stats, batch, key):
         view_key, noise_key = jax.random.split(key)
@@ -36,7 +77,8 @@ def make_train_step(
         valid = batch["num_beats"] > 0
         return masked_mean(terms["loss"], valid), (updates.get("batch_stats", {}), terms)
 
-    def step(state: TrainState, batch):
+    def step(carried: tuple[TrainState, Watch], batch):
+        state, watch = carried
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
 
         # Micro-batches are unrolled: XLA's CPU convolutions run tens of times slower inside a loop.
@@ -59,9 +101,12 @@ def make_train_step(
         if config.optim.ema_decay:
             ema = optax.incremental_update(params, ema, 1.0 - config.optim.ema_decay)
 
-        # What is logged.
-        valid = batch["num_beats"] > 0
-        metrics = {
+        # What is logged. The terms of all records are gathered once; the rest needs no exchange.
+        counted = jnp.stack([*terms.values(), batch["num_beats"].astype(jnp.float32)])
+        *gathered, num_beats = jax.lax.with_sharding_constraint(counted, everywhere)
+        terms, valid = dict(zip(terms, gathered, strict=True)), num_beats > 0
+        watch = watch.after(state.step + 1, terms["loss"])
+        numbers = {
             **{name: masked_mean(x, valid) for name, x in terms.items() if not _is_power(name)},
             **{f"{name}_r2": _r2(terms, valid, name) for name in reconstructions(terms)},
             **{
@@ -69,16 +114,17 @@ def make_train_step(
             },
             "gradient_norm": optax.tree.norm(gradient),
             "learning_rate": schedule(state.step),
+            "finite": watch.all_finite(),
         }
         state = TrainState(state.seed, state.step + 1, params, batch_stats, opt_state, ema)
-        return state, metrics, terms["loss"]
+        return (state, watch), Numbers.of(numbers)
 
-    everywhere = replicated(mesh)
+    carried = (state_shardings, everywhere)
     return jax.jit(
         step,
         donate_argnums=0,
-        in_shardings=(state_shardings, batch_sharding(mesh)),
-        out_shardings=(state_shardings, everywhere, everywhere),
+        in_shardings=(carried, batch_sharding(mesh)),
+        out_shardings=(carried, everywhere),
     )
 
 

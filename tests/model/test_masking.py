@@ -1,5 +1,7 @@
 """Masked reductions that nothing masked can reach, and the packed layout of beats."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from lvcg_jax.model.masking import (
     beat_mask,
     beat_owner,
+    beat_slots,
     masked_mean,
     masked_sum,
     to_beats,
@@ -74,6 +77,31 @@ def test_to_records_and_to_packed_are_inverse(spare):
                 start += n
         again = np.asarray(to_packed(records, row, position))
         np.testing.assert_array_equal(again[valid], packed[valid])
+
+
+@pytest.mark.parametrize("spare", [0, 7])
+def test_places_keep_the_promise_that_the_compiler_is_given(spare):
+    """In bounds and ascending: an accelerator that is told so may return anything otherwise."""
+    beats, capacity = 6, MOST + spare
+    for num_beats in COUNTS:
+        row, position, _ = (np.asarray(x) for x in beat_owner(num_beats, capacity))
+        slots = np.asarray(beat_slots(num_beats, beats, capacity)).reshape(len(num_beats), -1)
+        for places, bound in (
+            (row * beats + position, num_beats.shape[1] * beats),
+            (slots, capacity),
+        ):
+            assert places.min() >= 0 and places.max() < bound
+            assert (np.diff(places, axis=1) >= 0).all()
+        assert position.max() < beats
+
+    def there_and_back(x):
+        row, position, _ = beat_owner(COUNTS[0], capacity)
+        return to_packed(to_records(x, COUNTS[0], beats), row, position).sum()
+
+    given = jax.ShapeDtypeStruct((3, capacity, 2), np.float32)
+    text = jax.jit(jax.grad(there_and_back)).lower(given).as_text()
+    hints = re.findall(r"indices_are_sorted = (\w+)", text)
+    assert len(hints) >= 4 and set(hints) == {"true"}  # two gathers for values, two scatters
 
 
 def test_to_records_keeps_the_type():

@@ -22,7 +22,7 @@ from lvcg_jax.runs.state import (
 )
 from lvcg_jax.runs.trained import fresh_state
 from lvcg_jax.train.sharding import make_mesh, put_batch, state_sharding
-from lvcg_jax.train.steps import make_train_step
+from lvcg_jax.train.steps import Watch, make_train_step
 
 
 def _small(scale=1.0):
@@ -174,13 +174,15 @@ def test_a_train_step_moves_everything_trained_and_its_moving_average():
     step = make_train_step(
         model, tx, config, make_subsets(config), 20, mesh, state_sharding(mesh, state, config)
     )
-    state, metrics, losses = step(state, put_batch({k: v[None] for k, v in batch.items()}, mesh))
+    batch = put_batch({k: v[None] for k, v in batch.items()}, mesh)
+    (state, watch), numbers = step((state, Watch.new((1, 1, 4))), batch)
+    metrics = numbers.fetch()
 
-    assert int(state.step) == 1 and losses.shape == (1, 1, 4)
-    assert float(metrics["learning_rate"]) == pytest.approx(config.optim.learning_rate / 4)
-    assert float(metrics["loss"]) == pytest.approx(float(losses.mean()), rel=1e-5)
+    assert int(state.step) == int(watch.step) == 1 and metrics["finite"] == 1.0
+    assert metrics["learning_rate"] == pytest.approx(config.optim.learning_rate / 4)
+    assert metrics["loss"] == pytest.approx(float(watch.losses.mean()), rel=1e-5)
     expected = metrics["ecg"] + metrics["vcg"] + 0.1 * metrics["temp"]
-    assert float(metrics["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
     jax.tree.map(np.testing.assert_array_equal, state.params["rhythm"], before["rhythm"])
     for part in ("encoder", "temporal", "decoder"):
         moved = jax.tree.map(

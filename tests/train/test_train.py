@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.commands import CONFIG, assert_one_line_error, get_config, run, train_arguments
+from jax._src.array import ArrayImpl
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
@@ -134,6 +135,8 @@ def test_weights_that_fit_nowhere_are_refused(smoke, tmp_path, trained_run):
 
 
 def test_non_finite_loss_names_the_step_and_the_record(smoke, tmp_path, monkeypatch, shards_dir):
+    """Though the host looks at the losses of step 3 only when step 4 is logged."""
+    smoke.train.log_every = 4
     shards = ShardSet(shards_dir, "train")
     order = BatchOrder(shards.counts, smoke.data.batch_size, 1, 1, smoke.seed)
     numbers = [order[step] for step in range(3)]
@@ -152,6 +155,34 @@ def test_non_finite_loss_names_the_step_and_the_record(smoke, tmp_path, monkeypa
     with pytest.raises(InputError, match=r"loss of step 3 is not finite") as error:
         train_and_evaluate(smoke, tmp_path)
     assert shards[bad]["record_id"] in str(error.value)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1]
+
+
+def test_nothing_is_fetched_from_the_devices_but_one_array_of_each_logged_step(
+    quick, tmp_path, monkeypatch
+):
+    """Before the last step, which is validated and saved."""
+    step, fetched, call, value = 0, [], loop.CompiledStep.__call__, ArrayImpl._value.fget
+
+    def count_step(self, *arguments):
+        nonlocal step
+        step += 1
+        return call(self, *arguments)
+
+    def note(array):
+        fetched.append((step, array.shape))
+        return value(array)
+
+    monkeypatch.setattr(loop.CompiledStep, "__call__", count_step)
+    monkeypatch.setattr(ArrayImpl, "_value", property(note))
+    quick.train.steps, quick.train.log_every = 9, 4
+    quick.train.checkpoint_every = quick.train.validate_every = 1000
+    train_and_evaluate(quick, tmp_path)
+    # what a row has beside the numbers of the step: step, kind, speed and memory, but not `finite`
+    numbers = len(read_metrics(tmp_path)[0]) - 3
+    # of steps 1, 4 and 8, each when the next step is under way
+    during = [(at, shape) for at, shape in fetched if 1 < at < 9]
+    assert during == [(2, (numbers,)), (5, (numbers,))]
 
 
 def test_run_directory_of_another_config_is_refused(trained_run, smoke):

@@ -67,11 +67,48 @@ def _library_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     )
 
 
-def _banded_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+def _matrix_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     out_length = -(-x.shape[1] // stride)
     # [p_in,p_out]
     tap = np.arange(x.shape[1])[:, None] - stride * np.arange(out_length) + kernel.shape[0] // 2
     return _multiply(x, kernel, tap)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _banded_conv1d(x: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    """On accelerators the kernel's gradient is that of its taps, not of the matrix that they make:
+    devices then sum as many numbers as the kernel has."""
+    return _matrix_conv1d(x, kernel, stride)
+
+
+def _banded_forward(x: jax.Array, kernel: jax.Array, stride: int):
+    return _matrix_conv1d(x, kernel, stride), (x, kernel)
+
+
+def _banded_backward(stride: int, kept, gradient: jax.Array):
+    def of_matrix(x, kernel, gradient):
+        return jax.vjp(partial(_matrix_conv1d, stride=stride), x, kernel)[1](gradient)
+
+    def of_taps(x, kernel, gradient):
+        of_x, _ = of_matrix(x, kernel, gradient)
+        return of_x, _gradient_of_taps(x, gradient, kernel.shape[0], stride)
+
+    return jax.lax.platform_dependent(*kept, gradient, cpu=of_matrix, default=of_taps)
+
+
+_banded_conv1d.defvjp(_banded_forward, _banded_backward)
+
+
+def _gradient_of_taps(x: jax.Array, gradient: jax.Array, width: int, stride: int) -> jax.Array:
+    """[k,ci,co] from x [m,p,ci] and the gradient [m,q,co] of its convolution."""
+    taps, reach = [], width // 2
+    for first in range(-reach, reach + 1):  # the sample that a tap meets at output 0
+        met = first + stride * np.arange(gradient.shape[1])
+        outputs = np.flatnonzero((met >= 0) & (met < x.shape[1]))
+        start, count = (outputs[0], len(outputs)) if len(outputs) else (0, 0)
+        samples = x[:, met[start] :: stride][:, :count] if count else x[:, :0]
+        taps.append(jnp.einsum("mpi,mpo->io", samples, gradient[:, start : start + count]))
+    return jnp.stack(taps)
 
 
 def _multiply(x: jax.Array, kernel: jax.Array, tap: np.ndarray) -> jax.Array:
