@@ -1,6 +1,8 @@
 """Windows of records of hours and days, judged as those of other records are, in constant memory
 (see data_prep/ecg/long_record.py)."""
 
+import contextlib
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,22 +18,28 @@ FIRST = 1000  # samples that are read to see how long a record is
 
 
 def open_long(corpus: Corpus, ref: RecordRef) -> LongRecord | None:
-    """The record, if it is long and can be read in parts."""
+    """The record, if it is long: of some formats parts are read, others are held in memory."""
     if not corpus.in_parts or not _is_large(ref.path):
         return None
     start = corpus.read(ref, (0, FIRST))
-    if start.total is None or start.total <= LONG_SECONDS * start.rate:
+    samples = len(start.signal) if start.total is None else start.total
+    if samples <= LONG_SECONDS * start.rate:
         return None
     corpus.noted.update(start.notes)
 
     def read(first: int, end: int):
+        if start.total is None:  # a format that is read as a whole
+            return start.signal[first:end]
         return corpus.read(ref, (first, end)).signal
 
-    return LongRecord(start.total, float(start.rate), start.leads, read, start.defects)
+    return LongRecord(samples, float(start.rate), start.leads, read, start.defects)
 
 
 def _is_large(path: str) -> bool:
     """Whether the samples of a record may take much room: in memory, or in its largest file."""
+    if path.endswith(".npz"):
+        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            return sum(entry.file_size for entry in archive.infolist()) >= LARGE
     stem = path.removesuffix(".hea")
     files = [Path(path), Path(f"{stem}.dat"), Path(f"{stem}.mat")]
     sizes = [file.stat().st_size for file in files if file.is_file()]

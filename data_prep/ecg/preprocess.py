@@ -95,7 +95,8 @@ class Preprocess:
     beat_samples: int = 128
     max_beats: int = 20
     geometry: str = "paper"  # lead directions of the 'vcg' detector
-    # the 'vcg' detector looks for a fast regular rhythm in windows in which it found no beat
+    # the 'vcg' detector looks for a fast regular rhythm in windows in which it found no beat;
+    # records of users are prepared so whatever is stored here, see for_use
     fast_rhythm: bool = False
 
     def __post_init__(self) -> None:
@@ -162,6 +163,12 @@ class Preprocess:
         )
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    def for_use(self) -> "Preprocess":
+        """These steps for the records of users, which should not be lost: a window in which they
+        find no beat is searched for a fast regular rhythm (defect 'fast_rhythm'). Every window that
+        they make is made as before."""
+        return dataclasses.replace(self, fast_rhythm=True)
+
     def prepare(self, signal_mv: np.ndarray, rate: float, leads: Sequence[str]) -> list[Window]:
         """A record [T,c] in mV with its lead names, as windows of beats.
 
@@ -173,35 +180,34 @@ class Preprocess:
             raise InputError(
                 f"sampling rate {rate} is not a positive number: check the record's header"
             )
+        self._check_room(np.shape(signal_mv)[0] if np.ndim(signal_mv) else 0, rate)
         x, unknown = order_leads(signal_mv, leads)
         self._check_length(x.shape[1], rate)
-        if x.shape[1] > MOST_SAMPLES or x.shape[1] * self.rate / rate > MOST_RESAMPLED:
-            raise Unusable(
-                "too_long",
-                f"record of {x.shape[1] / rate / 3600:.3g} h at {rate:g} Hz is too long to prepare"
-                f" at {self.rate:g} Hz: cut it into pieces, or check the rate in its header",
-            )
-        # repair what can be repaired, then resample and filter the leads that have values
+        # repair what can be repaired, then resample and filter the leads that have values; of a
+        # long record with few leads, twelve rows of each of these arrays would fill the memory
         in_file = leads_in_file(leads)
+        x = x if in_file.all() else x[in_file]  # [k,T]
         raw = signal.drop_impossible(x, self.max_mv)
         nan = np.isnan(raw)
         spike = nan & np.isfinite(x)
+        del x
         raw, lost = signal.fill_gaps(raw, rate, self.max_gap_seconds)
         live = ~lost.all(axis=1)
         if not live.any():
             raise no_value()
         some = signal.resample(raw[live], rate, self.rate)
         filtered = np.zeros((len(LEADS), some.shape[1]))
-        filtered[live] = signal.bandpass(
+        filtered[np.flatnonzero(in_file)[live]] = signal.bandpass(
             some, self.rate, self.band_low, self.band_high, self.filter_order
         )
+        parts = ((raw, 0.0), (nan, True), (spike, False), (lost, True))  # and of absent leads
 
         # cut into windows and prepare each
         windows, left_out = [], []
         spans, tail = self.spans(filtered.shape[1])
         for index, span in enumerate(spans):
             here = self.before_resampling(span, rate)
-            pieces = (a[:, here] for a in (raw, nan, spike, lost))
+            pieces = (_twelve_rows(a[:, here], in_file, absent) for a, absent in parts)
             window = self.one_window(
                 index, span[0], filtered[:, slice(*span)], rate, in_file, *pieces
             )
@@ -216,6 +222,15 @@ class Preprocess:
         for window in windows:
             window.defects = record_defects + window.defects
         return windows
+
+    def _check_room(self, num_samples: int, rate: float) -> None:
+        """Before anything is made of a record: an Unusable if that would fill the memory."""
+        if num_samples > MOST_SAMPLES or num_samples * self.rate / rate > MOST_RESAMPLED:
+            raise Unusable(
+                "too_long",
+                f"record of {num_samples / rate / 3600:.3g} h at {rate:g} Hz is too long to prepare"
+                f" at {self.rate:g} Hz: cut it into pieces, or check the rate in its header",
+            )
 
     def _check_length(self, num_samples: int, rate: float) -> None:
         if num_samples < MIN_SECONDS * rate:
@@ -349,7 +364,10 @@ class Preprocess:
                     return peaks, x[two][peaks]
             defects.append("peaks_fallback_vcg")
         how = (self.rate, self.peak_distance, self.geometry)
-        peaks = segment.r_peaks_vcg(x, present, *how, fast=self.fast_rhythm)
+        peaks = segment.r_peaks_vcg(x, present, *how)
+        if self.fast_rhythm and not len(peaks):
+            peaks = segment.r_peaks_vcg(x, present, *how, fast=True)
+            defects += ["fast_rhythm"] * bool(len(peaks))
         return peaks, (x[:, peaks] ** 2).sum(axis=0)
 
 
@@ -357,6 +375,16 @@ def leads_in_file(leads: Sequence[str]) -> np.ndarray:
     """Which of the twelve leads [12] are among these names."""
     names = {canonical(name) for name in leads}
     return np.array([lead in names for lead in LEADS])
+
+
+def _twelve_rows(x: np.ndarray, there: np.ndarray, absent: float | bool) -> np.ndarray:
+    """Rows [k,t] of the leads that are there [12], among those of all twelve, which hold
+    `absent`."""
+    if there.all():
+        return x
+    rows = np.full((len(LEADS), x.shape[1]), absent, x.dtype)
+    rows[there] = x
+    return rows
 
 
 def no_value() -> Unusable:

@@ -40,6 +40,7 @@ KINDS = {
     "merged_tail": "more beats than stored: the last ones are one interval",
     "one_beat": "a single R peak",
     "peaks_fallback_vcg": "lead II was no help: beats from the heart vector",
+    "fast_rhythm": "beats of a fast regular rhythm, which nothing quiet lies between",
     "limb_inconsistent": "limb leads contradict Einthoven's law",
     "low_quality_lead_ii": "lead II is small or has no dominant peaks",
     "detector_disagreement": "beats on lead II and beats of the heart vector differ",

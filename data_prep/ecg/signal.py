@@ -20,6 +20,7 @@ BLOCK_SECONDS = 0.5
 # an extreme closer to the median than this is a plateau of a low-voltage lead, not a rail
 RAIL_FROM_MEDIAN_MV = 1.0
 LARGEST_TERM = 10_000  # of a ratio of two rates; the filter has twenty times as many numbers
+LARGE = 2**23  # samples of all leads: half an hour at 400 Hz
 PAD_SECONDS = 1.5  # reflected signal on both sides of the band-pass: one period of its lower edge
 
 
@@ -191,6 +192,8 @@ def resample(x: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
     """
     if rate == new_rate:
         return x
+    if len(x) > 1 and x.size > LARGE:  # row by row, as double precision takes room
+        return np.concatenate([resample(row[None], rate, new_rate) for row in x])
     up, down = resampling_ratio(rate, new_rate)
     pad = resampling_reach(up, down)
     y = sps.resample_poly(_extend(x, pad), up, down, axis=1, window=_resampling_filter(up, down))

@@ -40,6 +40,8 @@ from data_prep.formats.wfdb_files import (
 MANIFEST = "records.csv"  # lists the files of a folder, see corpora/arrays.py
 # bytes: of the signal of an .npz, unpacked; of its rate, unit and leads; of a text
 LARGEST_UNPACKED, LARGEST_NOTE, LARGEST_TEXT = 2**30, 2**20, 2**30
+# a signal of more than so many bytes may have so many times the bytes of its .npz
+SMALL_UNPACKED, LARGEST_GAIN = 2**26, 20
 MOST_COLUMNS, MOST_NUMBERS = 1000, 2**27  # of a text
 START, LARGEST_APPLE = 2000, 2**24  # characters of a text that show what it is; of one of a watch
 RATES = ("rate", "fs", "sampling_rate")  # names of the rate in an .npz
@@ -336,12 +338,15 @@ def _read_npz(path: str, record_id: str) -> tuple[np.ndarray, dict]:
         key = "signal" if "signal" in sizes else next(iter(sizes)) if len(sizes) == 1 else None
         if key is None:
             raise InputError(f"record {record_id}: {Path(path).name} has no array named signal")
+        packed = Path(path).stat().st_size
+        room = min(LARGEST_UNPACKED, max(SMALL_UNPACKED, LARGEST_GAIN * packed))
         for name in {key, *RATES, "unit", "leads"} & sizes.keys():
-            most = LARGEST_UNPACKED if name == key else LARGEST_NOTE
+            most = room if name == key else LARGEST_NOTE
             if sizes[name] > most:
                 raise InputError(
                     f"record {record_id}: {name} of {Path(path).name} unpacks to"
-                    f" {sizes[name] / 2**20:.0f} MiB, more than the {most / 2**20:g} allowed"
+                    f" {sizes[name] / 2**20:.0f} MiB, more than the {most / 2**20:.0f} that a file"
+                    " of its size may: save it as .npy"
                 )
 
         def load(name: str) -> np.ndarray:

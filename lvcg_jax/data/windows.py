@@ -78,14 +78,15 @@ def corpus_windows(
     done: Callable[[], object] = lambda: None,
     progress: bool = False,
 ) -> Iterator[dict]:
-    """All windows of raw records, prepared and checked exactly as `lvcg build` does it.
+    """All windows of raw records, prepared and checked as `lvcg build` does it; windows without a
+    beat are searched for a fast rhythm, too (Preprocess.for_use).
 
     Records that cannot be used go to `failures`. Those of a labelled corpus without splits are
     split as a build would do it. `done` is called after every record. Long records are read and
     prepared in chunks, each with a bar of its own if `progress` is wished for: their windows have
     an additional list `of_record`, of defects that are known after the last window only.
     """
-    job = Job(Path(), preprocess, windows="all", store_signal=False)
+    job = Job(Path(), preprocess.for_use(), windows="all", store_signal=False)
     for ref in corpus.refs:
         patient = ref.patient_id or ref.record_id
         split = ref.split or (split_of_patient(patient) if corpus.tasks else "")

@@ -107,6 +107,7 @@ def derive(
     """Derives the leads that a record [T,c] does not show; `typical` are the sizes of unseen leads.
     Also notes."""
     # windows of the visible leads alone, and of all leads of the file, to compare with
+    preprocess = preprocess.for_use()
     names = [canonical(name) for name in record.leads]
     columns = [names.index(lead) for lead in visible]
     shown = preprocess.prepare(record.signal[:, columns], record.rate, visible)
@@ -308,7 +309,7 @@ def read_calibration(args: argparse.Namespace, preprocess: Preprocess) -> Calibr
     except NotSaid:
         record = read_any(args.calibration, args.rate, args.unit)
     check_amplitude(record)
-    windows = preprocess.prepare(record.signal, record.rate, record.leads)
+    windows = preprocess.for_use().prepare(record.signal, record.rate, record.leads)
     whole = [
         w for w in windows if can_calibrate({"lead_mask": w.lead_mask, "complete": w.complete})
     ]

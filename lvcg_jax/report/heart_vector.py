@@ -115,6 +115,7 @@ def open_view(
         peaks="vcg",
         recover_limb_leads=False,
         max_beats=10_000,
+        fast_rhythm=True,
     )
     try:
         window = steps.prepare(

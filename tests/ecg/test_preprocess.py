@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.gaussian_ecg import dense_tachycardia
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.geometry import lead_matrix
 from data_prep.ecg.leads import LEADS, mask_leads
 from data_prep.ecg.preprocess import Preprocess, left_out_words
 from data_prep.ecg.segment import stitch_beats
+from data_prep.formats.any_file import read_any
 from data_prep.formats.wfdb_files import quiet_wfdb
 
 
@@ -229,6 +231,32 @@ def test_one_beat_and_forty_beats():
     )
 
 
+@pytest.mark.parametrize("rate", [100, 250, 500])
+def test_a_fast_regular_rhythm_of_a_user_is_not_lost(rate):
+    fast = dense_tachycardia(rate).T
+    steps = Preprocess(peaks="vcg", max_beats=40)
+    with pytest.raises(InputError, match="no R peak"):
+        steps.prepare(fast, rate, NAMES)
+    (window,) = steps.for_use().prepare(fast, rate, NAMES)
+    assert window.defects == ["fast_rhythm"] and 29 <= len(window.start) <= 32
+    np.testing.assert_allclose(window.length[window.complete] / 100, 0.33, atol=0.011)
+
+
+def test_windows_that_have_beats_stay_as_they_are_in_use():
+    steps = Preprocess(peaks="vcg")
+    record = np.concatenate([_record(), dense_tachycardia(500).T, _record(seed=1)])
+    before, after = (s.prepare(record, 500, NAMES) for s in (steps, steps.for_use()))
+    assert [w.window for w in before] == [0, 2] and [w.window for w in after] == [0, 1, 2]
+    assert after[1].defects == ["fast_rhythm", "long_interval", "merged_tail"]
+    assert len(after[1].start) == 20
+    for one, other in zip(before, after[::2], strict=True):
+        assert one.defects == ["window_left_out:1:no_beat"] and other.defects == []
+        assert _equal(dataclasses.replace(one, defects=[]), other)
+    for quiet in (_record(peaks=[], noise=0.1), _record(peaks=[], noise=0.02)):
+        with pytest.raises(InputError, match="no R peak"):  # noise is no rhythm
+            steps.for_use().prepare(quiet, 500, NAMES)
+
+
 def test_three_leads_are_enough():
     keep = [1, 7, 10]
     (window,) = Preprocess().prepare(_record()[:, keep], 500, [NAMES[i] for i in keep])
@@ -284,6 +312,19 @@ def test_description_round_trip_and_mistakes():
     ):
         with pytest.raises(InputError):
             Preprocess.from_dict(wrong)
+
+
+JS10607 = Path(os.environ.get("LVCG_REAL_DATA", "")) / "csn_100hz" / "records" / "JS10607.hea"
+
+
+@pytest.mark.skipif(not JS10607.exists(), reason="needs LVCG_REAL_DATA with csn_100hz")
+def test_a_real_tachycardia_of_182_a_minute_keeps_its_beats():
+    record, steps = read_any(JS10607), Preprocess(peaks="vcg", max_beats=40)
+    with pytest.raises(InputError, match="no R peak"):
+        steps.prepare(record.signal, record.rate, record.leads)
+    (window,) = steps.for_use().prepare(record.signal, record.rate, record.leads)
+    assert "fast_rhythm" in window.defects and 29 <= len(window.start) <= 32
+    assert 60 / np.median(window.length[window.complete] / 100) == pytest.approx(182, abs=3)
 
 
 @pytest.mark.skipif(

@@ -11,7 +11,9 @@ from helpers.raw_files import wfdb_text, write_dat, write_edf
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
+from data_prep.dataset.long_windows import open_long
 from data_prep.ecg.leads import LEADS
+from data_prep.ecg.preprocess import Preprocess
 from data_prep.formats import any_file
 from data_prep.formats.any_file import read_any
 from data_prep.formats.wfdb_files import read_wfdb_record
@@ -33,9 +35,32 @@ def test_an_npz_that_unpacks_to_gigabytes_is_refused_before_it_is_read(tmp_path)
         archive.writestr("signal.npy", header)
     data = path.read_bytes().replace(struct.pack("<I", len(header)), struct.pack("<I", 2**31))
     path.write_bytes(data)  # what the zip claims
-    refused(path, "signal of a.npz unpacks to 2048 MiB, more than the 1024 allowed", **GIVEN)
+    refused(path, "signal of a.npz unpacks to 2048 MiB, more than the 64 that", **GIVEN)
     np.savez_compressed(path, signal=SIGNAL, leads=np.zeros(2**20, "U1"))
     refused(path, "leads of a.npz unpacks to 4 MiB")
+
+
+def test_a_long_record_of_one_lead_takes_a_few_times_its_twelve_rows(tmp_path):
+    """A file of 1 MB took 13 GiB."""
+    hours = np.tile(np.cumsum(SIGNAL, axis=0)[:, :1].astype(np.float32), (10_000, 1))
+    tracemalloc.start()
+    windows = Preprocess(peaks="vcg", seconds=2500).prepare(hours, 100.0, ["II"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(windows) == 4
+    assert peak < 64 * hours.nbytes  # twelve rows before filtering and after it have 36
+    with pytest.raises(InputError, match="too long"):  # before rows are made
+        Preprocess().prepare(np.broadcast_to(hours[:1], (10**9, 1)), 100.0, ["II"])
+
+
+def test_a_long_record_that_is_read_as_a_whole_is_prepared_in_chunks(tmp_path):
+    hours = np.tile(SIGNAL[:, :1].astype(np.float32), (2_700, 1))
+    np.savez_compressed(tmp_path / "a.npz", signal=hours, rate=100.0, unit="mV", leads=["II"])
+    assert (tmp_path / "a.npz").stat().st_size < 2**17  # which does not hide how long it is
+    corpus = open_corpus("files", tmp_path)
+    long = open_long(corpus, corpus.refs[0])
+    assert long.samples == 270_000
+    np.testing.assert_array_equal(long.read(1000, 1100), hours[1000:1100])
 
 
 def test_text_beyond_unicode_is_refused_in_one_line(tmp_path):

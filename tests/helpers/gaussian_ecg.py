@@ -36,3 +36,16 @@ def changed(wave, **change):
     """A wave of WAVES with another delay, width, height or axis."""
     names = ("delay", "width", "height", "axis")
     return tuple(change.get(name, value) for name, value in zip(names, WAVES[wave], strict=True))
+
+
+def dense_tachycardia(rate=100.0, seconds=10.0, seed=0):
+    """Twelve leads [12,T] of 182 regular beats a minute whose waves leave nothing quiet between
+    them, so that no QRS stands out."""
+    waves = {
+        "Q": changed("Q", height=0.0),
+        "R": changed("R", width=0.03, height=1.0),
+        "S": changed("S", height=0.0),
+        "P": changed("P", width=0.04, height=0.8, delay=-0.14),
+        "T": changed("T", height=0.0),
+    }
+    return raw_ecg(np.arange(0.1, seconds, 0.33), rate, seconds, 0.01, seed, **waves)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.commands import assert_one_line_error, run
+from helpers.gaussian_ecg import dense_tachycardia
 from helpers.pictures import read_picture, words_of
 
 from data_prep.base.errors import InputError
@@ -220,6 +221,13 @@ def test_beats_unlike_the_others_are_left_out(tmp_path):
         write(tmp_path / "heart.csv", np.where(abs(times - 3.6)[:, None] < 0.3, ectopic, dipole))
     )
     assert "1 of" in facts["notes"][0] and apart(facts["numbers"]["qrs_axis_deg"], 40) < 4
+
+
+def test_beats_of_a_dense_tachycardia_are_shown(tmp_path):
+    np.savetxt(tmp_path / "fast.csv", dense_tachycardia(RATE).T, delimiter=",",
+               header=",".join(LEADS), comments="", fmt="%.6f")  # fmt: skip
+    facts = facts_of(tmp_path / "fast.csv", geometry="paper")
+    assert facts["numbers"]["heart_rate_bpm"] == pytest.approx(182, abs=2)
 
 
 def test_one_beat_is_enough_and_less_is_told(tmp_path):
