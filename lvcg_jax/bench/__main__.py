@@ -29,16 +29,23 @@ compile_seconds      of compiling; little if a compilation cache has the program
 process_memory_gib   high-water mark of the process from compiling to the end of the first call
 program_memory_gib   what the compiled program itself asks for
 
-With --baseline the plain modules (lvcg_jax/bench/plain_model.py), padded to the largest number of
-beats, take turns with ours.
+With --baseline another form of the same network takes turns with ours, and `ratio` is how many
+times as many records a second ours does:
+
+--baseline               plain JAX modules (lvcg_jax/bench/plain_model.py), padded to the largest
+                         number of beats
+--baseline=torch         plain PyTorch (lvcg_jax/bench/torch_model.py), padded like that
+--baseline=torch_packed  the same, but encoder and decoder see valid beats only
 """
 
+import importlib.util
 import json
 import os
 import re
 import statistics
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -53,9 +60,17 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS, lead_mask
 from lvcg_jax.bench.host import measure_input, measure_order, measure_padding
 from lvcg_jax.bench.plain_model import pad_batch, unknown_fields
-from lvcg_jax.bench.programs import Bench, Drawn, embed_program, train_program
+from lvcg_jax.bench.programs import (
+    BASELINES,
+    TORCH_BASELINES,
+    Bench,
+    Drawn,
+    embed_call,
+    embed_program,
+    train_program,
+)
 from lvcg_jax.bench.records import RandomRecords
-from lvcg_jax.bench.timing import Program, take_turns
+from lvcg_jax.bench.timing import Measured, Program, take_turns
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.data.batches import BatchMaker
 from lvcg_jax.data.entries import list_entries
@@ -93,10 +108,7 @@ def bench_embed(bench: Bench) -> dict:
     arrays = {"ours": {name: x[0] for name, x in drawn.typical().items()}}
     if bench.baseline:
         arrays["baseline"] = pad_batch(arrays["ours"], bench.max_beats)
-    programs = {
-        name: embed_program(bench, bench.models[name], bench.variables, x)
-        for name, x in arrays.items()
-    }
+    programs = {name: embed_program(bench, batch, name) for name, batch in arrays.items()}
     line = compare(bench, "embed", drawn, programs, arrays)
     if bench.baseline:
         line["several_batches"] = several_batches(bench, drawn)
@@ -106,10 +118,10 @@ def bench_embed(bench: Bench) -> dict:
 def several_batches(bench: Bench, drawn: Drawn) -> dict:
     """Different batches one after another, each new shape compiled.
 
-    The plain model's batches are padded to their longest record, as a short script would do it.
+    The baseline's batches are padded to their longest record, as a short script would do it.
     """
     # time all batches with both models
-    programs, seconds = {name: {} for name in bench.models}, dict.fromkeys(bench.models, 0.0)
+    programs, seconds = {name: {} for name in bench.names}, dict.fromkeys(bench.names, 0.0)
     for numbers in progress_bar(
         drawn.numbers[: bench.repeats], desc="several batches", leave=False
     ):
@@ -117,8 +129,8 @@ def several_batches(bench: Bench, drawn: Drawn) -> dict:
         for name, known in programs.items():
             batch = packed if name == "ours" else pad_batch(packed, int(packed["num_beats"].max()))
             shape = batch["beats"].shape
-            if shape not in known:
-                known[shape] = embed_program(bench, bench.models[name], bench.variables, batch)
+            if shape not in known or bench.runs_torch(name):  # where nothing is compiled
+                known[shape] = embed_program(bench, batch, name)
             seconds[name] += take_turns({name: known[shape]}, 1)[name][0]
 
     # speeds, and how often one is the other
@@ -150,7 +162,7 @@ def bench_packaged(bench: Bench) -> dict:
             devices=bench.devices,
         )
         batch = {field: x[0] for field, x in make(np.arange(bench.batch_size)).items()}
-        programs[name] = embed_program(bench, found.model, found.variables, batch)
+        programs[name] = Program(*embed_call(bench, found.model, found.variables, batch))
     seconds = take_turns(programs, bench.repeats, "packaged")
     speed = {name: bench.batch_size / statistics.median(times) for name, times in seconds.items()}
     slowest = min(speed.values())
@@ -194,7 +206,7 @@ def bench_derive(bench: Bench) -> dict:
 
 
 def compare(
-    bench: Bench, part: str, drawn: Drawn, programs: dict[str, Program], arrays: dict[str, dict]
+    bench: Bench, part: str, drawn: Drawn, programs: dict[str, Measured], arrays: dict[str, dict]
 ) -> dict:
     """Runs the programs in turns. The line has our fields, the mean padding of all drawn batches,
     and the fields of the baseline."""
@@ -216,6 +228,7 @@ def compare(
         lines.pop("ours") | {"padding_share_mean": padding, "peak_gflop_per_second": peak} | lines
     )
     if lines:
+        line["baseline"] = {"name": bench.baseline} | line["baseline"]
         line["ratio"] = line["records_per_second"] / line["baseline"]["records_per_second"]
     return line
 
@@ -287,7 +300,8 @@ PARTS = {
 def machine(bench: Bench) -> dict:
     """Where this was measured."""
     device = jax.devices()[0]
-    return {
+    torch = {"torch": version("torch")} if bench.baseline in TORCH_BASELINES else {}
+    return torch | {
         "device": device.device_kind,
         "devices": jax.device_count(),
         "cores": os.cpu_count(),
@@ -297,6 +311,17 @@ def machine(bench: Bench) -> dict:
         "batch_size": bench.batch_size,
         "parameters": sum(x.size for x in jax.tree.leaves(bench.state.params)),
     }
+
+
+def require_torch(flag: str, dtype: str) -> None:
+    """An InputError where the PyTorch baseline is missing, or could not be compared."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(f"{flag} needs `pip install lvcg-jax[torch]`")
+    if jax.default_backend() != "cpu" or dtype != "float32":
+        raise InputError(
+            f"{flag} computes in float32 on a CPU: set JAX_PLATFORMS=cpu, and choose a config with"
+            " model.dtype=float32"
+        )
 
 
 def rounded(value):
@@ -324,7 +349,11 @@ def main(argv: list[str] | None = None) -> int:
         help="folder for packed records, as data.cache, for input (default: a temporary one)",
     )
     parser.add_argument(
-        "--baseline", action="store_true", help="measure the plain modules too, and the ratio"
+        "--baseline",
+        nargs="?",
+        const="jax",
+        choices=BASELINES,
+        help="measure the plain JAX modules too (or plain PyTorch), and the ratio",
     )
     parser.add_argument(
         "--batch_size", type=positive_int, help="records per batch (default: the config's, 64)"
@@ -366,6 +395,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.baseline and unknown_fields(config):
         fields = ", ".join(unknown_fields(config))
         raise InputError(f"--baseline is the paper's model, it has no {fields}: leave it out")
+    if args.baseline in TORCH_BASELINES:
+        require_torch(f"--baseline={args.baseline}", config.model.dtype)
     if args.batch_size is not None:
         config.data.batch_size = args.batch_size
 

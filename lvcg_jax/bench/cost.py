@@ -47,7 +47,7 @@ class Cost:
         bench, (train, embed) = self._bench, self._batches
         return {
             "train": train_program(bench, train),
-            "embed": embed_program(bench, bench.models["ours"], bench.variables, embed),
+            "embed": embed_program(bench, embed),
         }
 
 

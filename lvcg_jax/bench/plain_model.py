@@ -184,9 +184,9 @@ class PlainLVCG(nn.Module):
         self.encoder, self.decoder = _Encoder(c), _Decoder(c, directions.shape[1])
         # Temporal module and rhythm encoder are made of library modules already.
         self.temporal = TemporalModule(parts.Dynamics(state_dim=c.state_dim), c.token_dim)
-        self.rhythm = RhythmEncoder(
-            parts.Rhythm(c.rhythm_dim, c.rhythm_hidden, c.rhythm_basis, c.rhythm_heads)
-        )
+        sizes = (c.rhythm_dim, c.rhythm_hidden, c.rhythm_basis, c.rhythm_heads)
+        rhythm = parts.Rhythm(*sizes, max_log_ratio=c.rhythm_max_log_ratio)
+        self.rhythm = RhythmEncoder(rhythm, gelu_exact=c.gelu_exact)
         if self.config.loss.lambda_rhythm > 0:
             self.head = RhythmHead(c.rhythm_dim)
         self.directions = directions.astype(np.float32)

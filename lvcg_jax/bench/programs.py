@@ -4,7 +4,7 @@ that train and embed."""
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from data_prep.dataset.shards import ShardSet
 from data_prep.synthetic_heart.records import write_corpus
 from lvcg_jax.bench.plain_model import make_plain_model
 from lvcg_jax.bench.records import RandomRecords
-from lvcg_jax.bench.timing import Program, TrainProgram, take_turns
+from lvcg_jax.bench.timing import Measured, Program, TrainProgram, take_turns
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.batches import BatchMaker, check_batch_size
@@ -30,8 +30,14 @@ from lvcg_jax.train.sharding import (
     replicated,
     state_sharding,
 )
-from lvcg_jax.train.steps import make_train_step
+from lvcg_jax.train.steps import Watch, make_train_step
 
+if TYPE_CHECKING:
+    from lvcg_jax.bench.torch_programs import TorchBaseline
+
+# what ours takes turns with: the plain modules, or PyTorch on padded or on valid beats
+TORCH_BASELINES = ("torch", "torch_packed")
+BASELINES = ("jax", *TORCH_BASELINES)
 DRAWN_BATCHES = 101
 PEAK_PRODUCTS = 4  # matrix products of one timed call
 
@@ -67,7 +73,7 @@ class Bench:
         data: str | None = None,
         repeats: int = 5,
         records: int = 400,
-        baseline: bool = False,
+        baseline: str | None = None,
         profile: str | None = None,
         sizes: Sequence[int] = (1024,),
         cache: str | None = None,
@@ -97,7 +103,7 @@ class Bench:
         self.signal = self.models["ours"].signal_samples
         if self.data and self.signal:
             self.shards.require_signal()
-        if self.baseline:
+        if self.baseline == "jax":
             self.models["baseline"] = make_plain_model(config)
 
     def maker(self, accumulate: int) -> BatchMaker:
@@ -151,6 +157,22 @@ class Bench:
         """What the state embeds with."""
         return {"params": self.state.params, "batch_stats": self.state.batch_stats}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the models that take turns."""
+        return ("ours", "baseline") if self.baseline else ("ours",)
+
+    @cached_property
+    def torch(self) -> "TorchBaseline":
+        """The model in PyTorch, with the variables of the state."""
+        from lvcg_jax.bench.torch_programs import TorchBaseline
+
+        return TorchBaseline(self.config, self.variables, self.baseline == "torch_packed")
+
+    def runs_torch(self, name: str) -> bool:
+        """Whether the model of this name is the one in PyTorch."""
+        return name == "baseline" and self.baseline in TORCH_BASELINES
+
     @cached_property
     def peak(self) -> dict[str, float]:
         """The highest GFLOP/s of a matrix product of each size, in the model's compute type and
@@ -191,15 +213,19 @@ class Bench:
 
 
 def train_call(bench: Bench, batch: dict[str, np.ndarray], state, name: str = "ours") -> tuple:
-    """A training step of one of the models, and its arguments: a state and a batch [a,g,...]."""
+    """A training step of one of the models, and its arguments: a state with a watch, and a batch
+    [a,g,...]."""
     tx, subsets = make_optimizer(bench.config), make_subsets(bench.config)
     given = bench.config, subsets, bench.max_beats, bench.mesh, bench.shardings
     step = make_train_step(bench.models[name], tx, *given)
-    return step, state, jax.device_put(batch, batch_sharding(bench.mesh))
+    watch = jax.device_put(Watch.new(batch["num_beats"].shape), replicated(bench.mesh))
+    return step, (state, watch), jax.device_put(batch, batch_sharding(bench.mesh))
 
 
-def train_program(bench: Bench, batch: dict[str, np.ndarray], name: str = "ours") -> TrainProgram:
-    """A training step, compiled, from a fresh state."""
+def train_program(bench: Bench, batch: dict[str, np.ndarray], name: str = "ours") -> Measured:
+    """A training step of one of the models, compiled if it can be, from a fresh state."""
+    if bench.runs_torch(name):
+        return bench.torch.train_program(batch)
     return TrainProgram(*train_call(bench, batch, jax.tree.map(jnp.copy, bench.state), name))
 
 
@@ -213,6 +239,8 @@ def embed_call(bench: Bench, model, variables, batch: dict[str, np.ndarray]) -> 
     return jax.jit(embed), variables, placed
 
 
-def embed_program(bench: Bench, model, variables, batch: dict[str, np.ndarray]) -> Program:
-    """The embedding of a batch [g,...] by a model, compiled."""
-    return Program(*embed_call(bench, model, variables, batch))
+def embed_program(bench: Bench, batch: dict[str, np.ndarray], name: str = "ours") -> Measured:
+    """The embedding of a batch [g,...] by one of the models, compiled if it can be."""
+    if bench.runs_torch(name):
+        return bench.torch.embed_program(batch)
+    return Program(*embed_call(bench, bench.models[name], bench.variables, batch))

@@ -43,7 +43,33 @@ def count_flops(function, *arguments) -> int:
     return int(function.lower(*arguments).cost_analysis()["flops"])
 
 
-class Program:
+class Measured:
+    """A call to be timed, and what its line says of it."""
+
+    compile_seconds = 0.0
+    process_memory: float  # GiB, high-water mark up to the end of the first call
+
+    def report(
+        self, batch: dict, flops: int, seconds: list[float], peak: float
+    ) -> dict[str, float]:
+        """The fields of a line; batch arrays are [g,...] or [a,g,...]."""
+        beats, slots = int(batch["num_beats"].sum()), batch["length"].size
+        median = statistics.median(seconds)
+        return {
+            "records_per_second": batch["num_beats"].size / median,
+            "seconds": median,
+            "seconds_min": min(seconds),
+            "beats": beats,
+            "slots": slots,
+            "padding_share": 1.0 - beats / slots,
+            "gflop": flops / 1e9,
+            "share_of_peak": flops / 1e9 / median / peak,
+            "compile_seconds": self.compile_seconds,
+            "process_memory_gib": self.process_memory,
+        }
+
+
+class Program(Measured):
     """A jitted function compiled for its arguments, with the seconds that compiling took."""
 
     def __init__(self, function, *arguments):
@@ -73,29 +99,15 @@ class Program:
     def report(
         self, batch: dict, flops: int, seconds: list[float], peak: float
     ) -> dict[str, float]:
-        """The fields of a line; batch arrays are [g,...] or [a,g,...]."""
-        beats, slots = int(batch["num_beats"].sum()), batch["length"].size
-        median = statistics.median(seconds)
-        return {
-            "records_per_second": batch["num_beats"].size / median,
-            "seconds": median,
-            "seconds_min": min(seconds),
-            "beats": beats,
-            "slots": slots,
-            "padding_share": 1.0 - beats / slots,
-            "gflop": flops / 1e9,
-            "share_of_peak": flops / 1e9 / median / peak,
-            "compile_seconds": self.compile_seconds,
-            "process_memory_gib": self.process_memory,
-            "program_memory_gib": self.program_memory(),
-        }
+        line = super().report(batch, flops, seconds, peak)
+        return line | {"program_memory_gib": self.program_memory()}
 
 
 class TrainProgram(Program):
     """A training step that continues from its own state."""
 
     def __call__(self):
-        state, batch = self.arguments
-        state, metrics, _ = self.compiled(state, batch)
-        self.arguments = state, batch
-        return state, metrics
+        carried, batch = self.arguments
+        carried, numbers = self.compiled(carried, batch)
+        self.arguments = carried, batch
+        return carried, numbers

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import flax.linen as nn
@@ -167,6 +168,7 @@ def test_what_a_line_says_fits_together(lines, part):
         assert fields["records_per_second"] == pytest.approx(8 / fields["seconds"], rel=1e-3)
         assert fields["seconds_min"] <= fields["seconds"] and fields["compile_seconds"] > 0
         assert 0 < fields["program_memory_gib"] < fields["process_memory_gib"] < 8
+    assert line["baseline"]["name"] == "jax"
     assert line["beats"] == line["baseline"]["beats"] and line["gflop"] == line["baseline"]["gflop"]
     assert line["baseline"]["slots"] == 8 * 20 and line["slots"] < 8 * 20
     assert line["ratio"] == pytest.approx(
@@ -260,3 +262,11 @@ def test_mistakes_are_told(folder, tmp_path, shards_dir):
     )
     with pytest.raises(InputError, match="learnable"):
         bench_door.main([f"--config={tmp_path / 'learnable.py'}", "--baseline"])
+
+
+def test_a_missing_pytorch_is_told_before_anything_is_computed(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # import torch fails
+    with pytest.raises(InputError, match=r"--baseline=torch needs `pip install lvcg-jax\[torch\]`"):
+        bench_door.main([f"--config={folder / 'tiny.py'}", "--baseline=torch"])
+    with pytest.raises(InputError, match="invalid choice: 'tensorflow'"):
+        bench_door.main([f"--config={folder / 'tiny.py'}", "--baseline=tensorflow"])

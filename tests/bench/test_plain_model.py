@@ -20,6 +20,7 @@ def _setting(norm="batch", lambda_rhythm=0.0):
     padded."""
     config = tiny_config()
     config.model.norm, config.model.dropout = norm, 0.0
+    config.model.gelu_exact = norm == "layer"
     config.loss.lambda_rhythm = lambda_rhythm
     config.geometry.eps = 1e-2
     lead_masks = [
