@@ -93,6 +93,10 @@ COMMANDS = {
         ),
         "ablate": ("lvcg_jax.studies.ablate", "train variants of a config and tabulate them"),
         "search": ("lvcg_jax.studies.search", "score candidate changes on the validation split"),
+        "ceiling": (
+            "lvcg_jax.studies.ceiling.__main__",
+            "train supervised networks on several forms of the records",
+        ),
         "compare_peers": (
             "lvcg_jax.studies.peers.__main__",
             "train other methods and LVCG with one budget, and compare them",
