@@ -20,8 +20,11 @@ given to other commands in the place of an embeddings file.
 """
 
 import argparse
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+
+import jax
 
 from data_prep.base.command import (
     Parser,
@@ -40,6 +43,9 @@ from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
 from lvcg_jax.embed.dataset import (
+    MAX_BEATS_HELP,
+    MORE_IN_SHARDS,
+    MORE_OF_FILES,
     check_place,
     count_flags,
     count_records,
@@ -47,6 +53,7 @@ from lvcg_jax.embed.dataset import (
     embed_corpus,
     embed_dataset,
     file_corpus,
+    merged_warning,
     write_failures,
 )
 from lvcg_jax.embed.lvcg import LVCG
@@ -91,6 +98,12 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add("--tokens", action="store_true", help="also store the beat tokens (.npz only)")
     add("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
     add(
+        "--precision",
+        choices=("default", "highest"),
+        default="default",
+        help="of products on accelerators: 'highest' gives the numbers of a CPU, more slowly",
+    )
+    add(
         "--random_weights",
         type=natural_int,
         metavar="SEED",
@@ -99,6 +112,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     add("--labels", metavar="CSV", help="labels of --folder (default FOLDER/labels.csv, if there)")
     add_shared(parser, "pseudonyms")
     add_shared(parser.add_argument_group("of --record and --folder"), "rate", "unit", "lead_names")
+    add("--max_beats", type=positive_int, metavar="N", help=MAX_BEATS_HELP)
     many = parser.add_argument_group("a folder of parts")
     many.add_argument(
         "--part",
@@ -145,6 +159,8 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     for name in ("rate", "unit", "lead_names"):
         if getattr(args, name) is not None and args.record is None and args.folder is None:
             raise InputError(f"--{name} is for --record: other sources say it themselves")
+    if args.max_beats is not None and args.data is not None:
+        raise InputError("--max_beats is for files: shards have the beats that lvcg build kept")
     args.leads = parse_leads(args.leads) if args.leads is not None else None
     args.pseudonyms = read_key(args.pseudonyms)
     return args
@@ -174,17 +190,20 @@ def main(argv: list[str] | None = None) -> int:
     if corpus is not None:
         corpus = pseudonymise(corpus, args.pseudonyms)
     check_place(Path(args.out), args.folder_of_parts)
-    if args.folder_of_parts:
-        return write_folder(args, corpus)
-    with only_one(f"{args.out}.lock", f"{Path(args.out).name} is being written"):
-        return write_table(args, corpus)
+    exact = jax.default_matmul_precision("highest")
+    with exact if args.precision == "highest" else contextlib.nullcontext():
+        if args.folder_of_parts:
+            return write_folder(args, corpus)
+        with only_one(f"{args.out}.lock", f"{Path(args.out).name} is being written"):
+            return write_table(args, corpus)
 
 
 def load_model(args: argparse.Namespace) -> LVCG:
     """The model that the flags ask for."""
     checkpoint = weights.choose(args.checkpoint)
     if args.random_weights is None:
-        return LVCG.load(checkpoint, args.which)
+        model = LVCG.load(checkpoint, args.which)
+        return model if args.max_beats is None else model.with_max_beats(args.max_beats)
     config = weights.config_of(checkpoint)
     return LVCG.random(config, args.random_weights, ShardSet(args.data, "train"))
 
@@ -206,6 +225,8 @@ def write_table(args: argparse.Namespace, corpus: Corpus | None) -> int:
         save_table(args.out, table)
     finally:
         listed = write_failures(args.out, failures)
+    remedy = MORE_IN_SHARDS if args.data is not None else MORE_OF_FILES
+    print("".join(f"{x}\n" for x in merged_warning(table.extra, table.record_id, remedy)), end="")
     counts = (len(table.record_id), count_records(failures), *count_flags(table.extra))
     say(args, model, len(set(table.record_id.tolist())), counts, listed)
     return 0
@@ -216,6 +237,9 @@ def write_folder(args: argparse.Namespace, corpus: Corpus | None) -> int:
     model, share = load_model(args), args.part or (1, 1)
     if args.data is not None:
         splits = args.splits.split(",") if args.splits else None
+        model = model.for_shards(
+            ShardSet(args.data, next(iter(read_metadata(args.data)["splits"])))
+        )
         source = shard_source(model, args.data, splits, args.pseudonyms)
     else:
         source = corpus_source(model, corpus)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lvcg_jax.embed.table import beat_weighted_mean
+from lvcg_jax.runs.attention import BeatInputs
 from lvcg_jax.runs.heads import Head
 from lvcg_jax.text.notebook import facts_html, part_words, to_frame
 
@@ -155,9 +156,9 @@ class HeartVector:
     rank: int
 
 
-def prediction_of(head: Head, e: Embedding) -> Prediction:
+def prediction_of(head: Head, e: Embedding, beats: BeatInputs | None = None) -> Prediction:
     """The answer for one record: the mean over its windows, as in the probe."""
-    answers = head.answer(e.embedding, np.zeros(len(e.embedding), int))
+    answers = head.answer(e.embedding, np.zeros(len(e.embedding), int), beats)
     values = answers.values[0].tolist()
     value = values[0] if head.is_number else None
     half = float(head.thresholds[0])

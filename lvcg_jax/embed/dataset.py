@@ -23,6 +23,12 @@ from lvcg_jax.data.entries import list_entries
 from lvcg_jax.data.windows import Failure, corpus_windows, shard_windows, show_only
 from lvcg_jax.embed.lvcg import LVCG, join_parts
 from lvcg_jax.embed.table import Table, record_rows, rename, window_table
+from lvcg_jax.runs.attention import facts_of, join_tokens
+
+MAX_BEATS_HELP = "beats of a window (default: as in training); more keep all of a fast rhythm"
+# what to do about windows with more beats than were kept
+MORE_OF_FILES = "--max_beats=40 keeps them"
+MORE_IN_SHARDS = "build the shards with --preprocess=max_beats=40"
 
 
 def embed_dataset(
@@ -46,12 +52,12 @@ def embed_dataset(
       progress: show a progress bar.
       limit: at most so many windows of each split, chosen as `list_entries` does.
       names: pseudonyms in the place of ids, also in `failures`.
-      **options: `leads`, `rows` and `tokens` of `embed_table`.
+      **options: `leads`, `rows`, `tokens` and `beats` of `embed_table`.
     """
     metadata, found = read_metadata(data), [] if failures is None else failures
     sets = [ShardSet(data, split) for split in splits or metadata["splits"]]
+    model = model.for_shards(sets[0])
     for shards in sets:
-        shards.require_preprocess(model.preprocess)
         if model.model.signal_samples:
             shards.require_signal()
     chosen = [
@@ -81,7 +87,7 @@ def embed_corpus(
     found = [] if failures is None else failures
     several = progress and len(corpus.refs) > 1
     with progress_bar(total=len(corpus.refs), unit="rec", disable=not several) as bar:
-        windows = corpus_windows(corpus, model.preprocess, found, bar.update, progress)
+        windows = corpus_windows(corpus, model.cutting, found, bar.update, progress)
         table = embed_table(model, windows, corpus.tasks, found, **options)
     return table if failures is not None else _complete(table, found)
 
@@ -94,6 +100,7 @@ def embed_table(
     leads: Sequence[str] | None = None,
     rows: str = "window",
     tokens: bool = False,
+    beats: bool = False,
 ) -> Table:
     """The embedding table of windows.
 
@@ -105,13 +112,17 @@ def embed_table(
       leads: that the model may see; beats are still those found with all leads.
       rows: 'window', or 'record' for one row per record (see table.record_rows).
       tokens: also keep the beat tokens.
+      beats: also make what attention heads read, for a table with a row per window.
     """
     if leads:
         windows = show_only(windows, leads, failures)
-    kept, outputs = model.embed_windows(*model.few_or_many(windows), tokens=tokens)
+    kept, outputs = model.embed_windows(*model.few_or_many(windows), tokens=tokens or beats)
     if not kept:
         raise nothing_embedded(failures)
-    return make_table(model, kept, outputs, tasks, rows)
+    table = make_table(model, kept, outputs, tasks, rows)
+    if beats:
+        table.beats = join_tokens(facts_of(kept, model.cutting), outputs["tokens"])
+    return table
 
 
 def make_table(
@@ -131,9 +142,11 @@ def make_table(
 
 def table_metadata(model: LVCG, tasks: dict[str, Sequence[str]], rows: str) -> dict[str, str]:
     """What a table says of the model and of itself."""
+    more = model.max_beats > model.preprocess.max_beats
     return {
         "checkpoint": model.checkpoint,
         "preprocess_hash": model.preprocess.hash(),
+        **({"max_beats": str(model.max_beats)} if more else {}),
         "tasks": json.dumps({task: list(names) for task, names in tasks.items()}),
         "rows": rows,
         "package": f"lvcg-jax {__version__}",
@@ -183,6 +196,18 @@ def count_words(rows: int, failed: int, weak: int, unknown: int) -> str:
         f"{rows} rows, {failed} records with failures, {weak} rows of rank below 3, {unknown} rows"
         " with unknown leads"
     )
+
+
+def merged_warning(columns: Mapping[str, np.ndarray], ids: np.ndarray, remedy: str) -> list[str]:
+    """A line on rows with more beats than were kept, from the column defects, if there are any."""
+    cells = columns.get("defects", np.zeros(0, str)).tolist()
+    merged = [i for i, cell in enumerate(cells) if "merged_tail" in cell]
+    if not merged:
+        return []
+    return [
+        f"warning: {len(merged)} rows have more beats than are kept, and the rest of each is one"
+        f" interval (merged_tail; first: record {ids[merged[0]]}): {remedy}"
+    ]
 
 
 def count_records(failures: list[Failure]) -> int:

@@ -10,6 +10,7 @@
 Axis letters: w window of a record, m row, g group, r record, n beat, d feature.
 """
 
+import copy
 import dataclasses
 import itertools
 import os
@@ -26,6 +27,7 @@ from data_prep.dataset.look import r_peaks
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.geometry import lead_matrix, lift_matrix, subset_facts
 from data_prep.ecg.leads import mask_leads, parse_leads
+from data_prep.ecg.preprocess import Preprocess
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.inputs import make_preprocess, make_subsets
 from lvcg_jax.data.out_of_memory import fits_in_memory
@@ -44,6 +46,7 @@ from lvcg_jax.model.network import PARTS, Network
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.peers.peer import Peer
 from lvcg_jax.runs import heads
+from lvcg_jax.runs.attention import facts_of, join_tokens
 from lvcg_jax.runs.heads import Head
 from lvcg_jax.runs.trained import load_trained
 from lvcg_jax.runs.weights import weights_hash
@@ -67,6 +70,7 @@ class LVCG:
       variables: its weights and norm statistics: {'params': ..., 'batch_stats': ...}.
       config: the config that it was trained with.
       preprocess: filter, beat detection and normalisation; every signal goes through it.
+      max_beats: of a window; of faster records the rest is one interval, see `with_max_beats`.
       max_beats: the largest number of beats of a window.
       checkpoint: the name of the weights, with a hash of their content: 'paper#1a2b3c4d'.
       facts: what is known of packaged weights, for example their training data; else empty.
@@ -215,6 +219,51 @@ class LVCG:
         name = f"{self.checkpoint.rpartition('#')[0]}+parts"
         return LVCG(config, self.variables | {"params": params}, name, self.facts)
 
+    def with_max_beats(self, count: int) -> "LVCG":
+        """The same weights, for windows of more beats than they were trained with.
+
+        No weight belongs to a beat's number, so windows that had no more beats before keep their
+        embedding, up to rounding. A fast rhythm keeps all its beats, where otherwise those beyond
+        `preprocess.max_beats` are one interval (defect 'merged_tail').
+
+        Args:
+          count: beats of a window of ten seconds, first and last pieces included; 40 is enough.
+
+        Returns:
+          Another model, whose `preprocess` and hash are still those of the training.
+
+        Raises:
+          InputError: fewer beats than in training, or a model in which the number matters.
+        """
+        self.require_heart_vector("--max_beats")
+        trained, model = self.preprocess.max_beats, self.config.model
+        if count < trained:
+            raise InputError(f"max_beats={count}: the weights were trained with {trained}, or more")
+        if count > trained and (model.get("rhythm_positions") or model.get("padding") == "counted"):
+            raise InputError(
+                f"max_beats={count}: {self.checkpoint} has weights for {trained} beats of a window"
+                " (model.rhythm_positions) or counts empty ones (model.padding)"
+            )
+        dataclasses.replace(self.preprocess, max_beats=count)  # checks the number
+        other = copy.copy(self)
+        other.max_beats = count
+        return other
+
+    def for_shards(self, shards: ShardSet) -> "LVCG":
+        """This model, with as many beats of a window as these shards were cut with; an InputError
+        if anything else in their preprocessing is another."""
+        theirs, model = shards.preprocess, self
+        alike = dataclasses.replace(self.preprocess, max_beats=theirs.max_beats)
+        if theirs == alike and theirs.max_beats > self.max_beats:
+            model = self.with_max_beats(theirs.max_beats)
+        shards.require_preprocess(model.cutting)
+        return model
+
+    @property
+    def cutting(self) -> Preprocess:
+        """The preprocessing with `max_beats` of this model: how windows are cut for it."""
+        return dataclasses.replace(self.preprocess, max_beats=self.max_beats)
+
     def _facts(self) -> dict[str, object]:
         total = sum(self.part_sizes.values())
         return {
@@ -287,13 +336,19 @@ class LVCG:
           >>> len(both)
           2
         """
-        require_no_fork()
-        # one record
-        if not (isinstance(signal, list | tuple) and len(signal) and np.ndim(signal[0]) == 2):
-            windows = self._windows(signal, fs, leads, unit, visible)
-            return self._embedding(*self.embed_windows(windows, *self._few(windows)))
+        found = [
+            self._embedding(*one) for one in self._embed_each(signal, fs, leads, unit, visible)
+        ]
+        return found if _are_several(signal) else found[0]
 
-        # several records: their windows share batches
+    def _embed_each(
+        self, signal, fs, leads, unit: str, visible, tokens: bool = False
+    ) -> list[tuple[list[dict], dict[str, np.ndarray]]]:
+        """What `embed_windows` returns, for each record; their windows share batches."""
+        require_no_fork()
+        if not _are_several(signal):
+            windows = self._windows(signal, fs, leads, unit, visible)
+            return [self.embed_windows(windows, *self._few(windows), tokens=tokens)]
         count = len(signal)
         rates = fs if np.ndim(fs) else [fs] * count
         names = (
@@ -311,10 +366,18 @@ class LVCG:
             for i, (x, rate, lead) in enumerate(zip(signal, rates, names, strict=True))
         ]
         windows = [window for record in records for window in record]
-        rows, parts = self.embed_windows(windows, *self._few(windows))
+        rows, parts = self.embed_windows(windows, *self._few(windows), tokens=tokens)
+        # where each record ends among the windows, and among their beats
         ends = np.cumsum([len(record) for record in records])
-        pieces = [slice(end - len(record), end) for record, end in zip(records, ends, strict=True)]
-        return [self._embedding(rows[s], {name: x[s] for name, x in parts.items()}) for s in pieces]
+        beats = np.cumsum([len(row["length"]) for row in rows])[ends - 1]
+        pieces = {
+            name: np.split(x, (beats if name == "tokens" else ends)[:-1])
+            for name, x in parts.items()
+        }
+        return [
+            (rows[end - len(record) : end], {name: x[i] for name, x in pieces.items()})
+            for i, (record, end) in enumerate(zip(records, ends, strict=True))
+        ]
 
     def predict(
         self,
@@ -350,10 +413,14 @@ class LVCG:
         if not isinstance(head, Head):
             head = heads.load_head(head, self.checkpoint.partition("#")[0])
         head.require(self.checkpoint, self.preprocess.hash())
-        found = self.embed(signal, fs, leads, unit, visible)
-        if isinstance(found, list):
-            return [prediction_of(head, one) for one in found]
-        return prediction_of(head, found)
+        found = []
+        reads_beats = head.attention is not None
+        for rows, parts in self._embed_each(signal, fs, leads, unit, visible, reads_beats):
+            tokens, beats = parts.pop("tokens", None), None
+            if tokens is not None:
+                beats = join_tokens(facts_of(rows, self.cutting), tokens)
+            found.append(prediction_of(head, self._embedding(rows, parts), beats))
+        return found if _are_several(signal) else found[0]
 
     def tokens(
         self, signal, fs, leads, unit: str = "mV", visible: Sequence[str] | None = None
@@ -490,7 +557,7 @@ class LVCG:
         """The windows of one raw record; an InputError for a record that cannot be used."""
         failures: list[Failure] = []
         windows = list(
-            corpus_windows(signal_corpus(signal, fs, leads, unit, name), self.preprocess, failures)
+            corpus_windows(signal_corpus(signal, fs, leads, unit, name), self.cutting, failures)
         )
         if visible is not None:
             chosen = parse_leads(visible if isinstance(visible, str) else ",".join(visible))
@@ -528,6 +595,11 @@ class LVCG:
             defects=[row["defects"].split(";") if row["defects"] else [] for row in rows],
             start_seconds=np.array([row["start_seconds"] for row in rows]),
         )
+
+
+def _are_several(signal) -> bool:
+    """Whether these are several records, each [samples, leads], and not one."""
+    return isinstance(signal, list | tuple) and bool(len(signal)) and np.ndim(signal[0]) == 2
 
 
 _process: int | None = None  # the first in which a model was used

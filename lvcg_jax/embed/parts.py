@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from data_prep.base.errors import InputError
@@ -68,7 +69,7 @@ def shard_source(
     metadata = read_metadata(data)
     sets = {split: ShardSet(data, split) for split in splits or metadata["splits"]}
     for shards in sets.values():
-        shards.require_preprocess(model.preprocess)
+        shards.require_preprocess(model.cutting)
         if model.model.signal_samples:
             shards.require_signal()
 
@@ -105,7 +106,7 @@ def corpus_source(model: LVCG, corpus: Corpus) -> Source:
 
     def read(piece, first, stop, failures, done):
         some = dataclasses.replace(corpus, refs=corpus.refs[first:stop])
-        return corpus_windows(some, model.preprocess, failures, done)
+        return corpus_windows(some, model.cutting, failures, done)
 
     return Source(listing.hexdigest(), corpus.tasks, {"": len(corpus.refs)}, read)
 
@@ -153,6 +154,7 @@ def write_parts(
     metadata = table_metadata(model, source.tasks, rows)
     plan = metadata | {"records": source.key, "leads": list(leads or [])}
     plan |= {"parts": dict(zip(names, map(list, ranges), strict=True))}
+    plan |= {"precision": jax.config.jax_default_matmul_precision}
     mine = dict(list(zip(names, ranges, strict=True))[share[0] - 1 :: share[1]])
     own = share_folder(folder, share)
     _check_folder(folder, plan)

@@ -30,6 +30,7 @@ from data_prep.base.pseudonyms import Pseudonyms
 from data_prep.base.words import in_all, list_some
 from data_prep.dataset.shards import file_sha256
 from lvcg_jax.data.windows import defect_words, lead_names
+from lvcg_jax.runs.attention import BeatInputs
 from lvcg_jax.stats.blocks import Features, blocks, choose_rows, room_for
 from lvcg_jax.text.notebook import facts_html, part_words, to_frame
 
@@ -60,6 +61,7 @@ class Table:
     window: np.ndarray | None = None  # [m] int
     extra: dict[str, np.ndarray] = field(default_factory=dict)  # further columns, [m] each
     tokens: np.ndarray | None = None  # [sum of num_beats,d], row after row
+    beats: BeatInputs | None = None  # [m], what attention heads read; not in the file
 
     @property
     def keys(self) -> list[str]:
@@ -198,6 +200,7 @@ def record_rows(table: Table) -> Table:
         table,
         **{name: getattr(table, name)[first] for name in ("record_id", "patient_id", "split")},
         labels=[table.labels[i] for i in first],
+        beats=None,
         embedding=np.stack([beat_weighted_mean(table.embedding[g], beats[g]) for g in groups]),
         window=np.full(len(groups), WHOLE_RECORD),
         extra=extra,
@@ -541,6 +544,7 @@ def take_rows(table: Table, chosen: np.ndarray) -> Table:
         window=None if table.window is None else table.window[chosen],
         extra={name: values[chosen] for name, values in table.extra.items()},
         tokens=None,
+        beats=None,
     )
 
 

@@ -8,14 +8,15 @@ known of each record and whether it is unlike those that the head learned from.
 
 `lvcg probe --save` makes heads; those of PTB-XL's tasks for the weights `best` come with the
 package (super, sub, form, rhythm, all71). A head takes embeddings of its own weights and
-preprocessing, no others. Scores of the windows of a record are averaged, as in the probe. Not a
-medical device.
+preprocessing, no others; an attention head (lvcg probe --protocol=attention --save) reads beats
+too, so --embeddings will not do for it. Scores of the windows of a record are averaged, as in the
+probe. Not a medical device.
 """
 
 import argparse
 from pathlib import Path
 
-from data_prep.base.command import Parser, run_command
+from data_prep.base.command import Parser, positive_int, run_command
 from data_prep.base.errors import InputError
 from data_prep.base.pseudonyms import read_key
 from data_prep.corpora.corpus import open_corpus
@@ -24,6 +25,9 @@ from data_prep.dataset.shards import read_metadata
 from data_prep.ecg.leads import parse_leads
 from lvcg_jax.data.windows import Failure
 from lvcg_jax.embed.dataset import (
+    MAX_BEATS_HELP,
+    MORE_IN_SHARDS,
+    MORE_OF_FILES,
     check_place,
     count_flags,
     count_records,
@@ -31,6 +35,7 @@ from lvcg_jax.embed.dataset import (
     embed_corpus,
     embed_dataset,
     file_corpus,
+    merged_warning,
     write_failures,
 )
 from lvcg_jax.embed.lvcg import LVCG
@@ -71,6 +76,7 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
         default=ROWS[0],
         help="one row per record (default), or per window of it",
     )
+    add("--max_beats", type=positive_int, metavar="N", help=MAX_BEATS_HELP)
     add_shared(parser, "pseudonyms")
     add_shared(parser.add_argument_group("of --record and --folder"), "rate", "unit", "lead_names")
     args = parser.parse_args(argv)
@@ -87,6 +93,10 @@ def parse_flags(argv: list[str] | None) -> argparse.Namespace:
     for name in ("rate", "unit", "lead_names"):
         if getattr(args, name) is not None and args.record is None and args.folder is None:
             raise InputError(f"--{name} is for --record: other sources say it themselves")
+    if args.max_beats is not None and args.record is None and args.folder is None:
+        raise InputError(
+            "--max_beats is for --record and --folder: elsewhere beats are cut already"
+        )
     for name in ("checkpoint", "leads"):
         if getattr(args, name) is not None and args.embeddings is not None:
             raise InputError(f"--{name} does not go with --embeddings: they are made already")
@@ -122,6 +132,10 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(_one_record(loaded, columns)))
     for warning in lead_warnings(loaded, table):
         print(f"warning: {warning}")
+    of_files = args.record is not None or args.folder is not None
+    remedy = MORE_OF_FILES if of_files else MORE_IN_SHARDS
+    for line in merged_warning(columns, columns["record_id"], remedy):
+        print(line)
     unlike = sum(int(columns[f"{head.task}:unlike"].sum()) for head in loaded)
     if unlike:
         print(f"warning: {unlike} answers are for records unlike the head's training records")
@@ -146,9 +160,12 @@ def _embed(
     else:
         corpus = file_corpus(args.record, args.rate, args.unit, args.lead_names)
     model = LVCG.load(args.checkpoint or heads.weights_of(path, loaded[0]))
+    if args.max_beats is not None:
+        model = model.with_max_beats(args.max_beats)
     for head in loaded:
         head.require(model.checkpoint, model.preprocess.hash())
-    options = {"leads": args.leads, "failures": failures}
+    beats = any(head.attention for head in loaded)
+    options = {"leads": args.leads, "failures": failures, "beats": beats}
     if args.data is not None:
         return embed_dataset(model, args.data, names=args.pseudonyms, **options)
     corpus = pseudonymise(corpus, args.pseudonyms)

@@ -54,7 +54,7 @@ class LVCGEmbedder(TransformerMixin, BaseEstimator):
 
     Example:
       >>> LVCGEmbedder("best", fs=500, leads=LEADS).fit_transform([signal]).shape
-      (1, 876)
+      (1, 988)
     """
 
     def __init__(self, checkpoint="best", *, fs=None, leads=None, unit="mV", visible=None):

@@ -65,12 +65,12 @@ def predict_table(heads: Sequence[Head], table: Table, rows: str = "record") -> 
         columns["window"] = whole.window
     columns |= whole.extra
     for head in heads:
-        columns |= _answers(head, table.embedding, numbers)
+        columns |= _answers(head, table, numbers)
     return columns
 
 
-def _answers(head: Head, x: np.ndarray, numbers: np.ndarray) -> Columns:
-    found = head.answer(x, numbers)
+def _answers(head: Head, table: Table, numbers: np.ndarray) -> Columns:
+    found = head.answer(table.embedding, numbers, table.beats)
     flags = {f"{head.task}:quantile": found.quantile, f"{head.task}:unlike": found.unlike}
     if head.is_number:
         value, half = found.values[:, 0], head.thresholds[0]

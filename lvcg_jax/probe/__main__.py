@@ -30,7 +30,8 @@ finetune  not frozen: the ridge head first, then the encoder with it (see probe/
     lvcg probe --embeddings=emb.npz --labels=ages.csv --target=age --save=age.safetensors
     lvcg probe --embeddings=new=new.npz --control=old=old.npz --judge=validation
 
---save keeps the classifier of all labels (seed 0) for `lvcg predict`, with a card beside it; after
+--save keeps the classifier of all labels (seed 0) for `lvcg predict`, with a card beside it, and
+with its attention over beats if that was better than the linear probe on validation; after
 fine-tuning it is a run directory with the tuned weights and the file head.safetensors in it.
 --judge=validation is for choosing between models: the test split stays unread. The validation
 patients are halved, each half judges a probe whose strength the other has chosen, and the two
@@ -206,15 +207,13 @@ def _check_save(args: argparse.Namespace) -> None:
             if getattr(args, name):
                 raise InputError(f"--{name} is for the card of a head: give --save=FILE")
         return
-    if args.protocol == "attention":
-        raise InputError("--save keeps linear heads and fine-tuned weights, no attention heads")
     if args.protocol == "finetune":
         if Path(args.save).exists():
             raise InputError(f"--save={args.save} is there already: name a new run directory")
-        if args.view:
-            raise InputError("--view is for heads of stored embeddings, not for finetune")
     else:
         check_ending(args.save)
+    if args.view and args.protocol in WANTED:
+        raise InputError(f"--view is for heads that read embeddings alone, not {args.protocol}")
     if args.target is None and (args.task == "all" or "," in args.task):
         raise InputError("--save keeps the classifier of one task: give --task=NAME")
     if 1.0 not in args.fractions:
@@ -243,7 +242,7 @@ def main(argv: list[str] | None = None) -> None:
         from lvcg_jax.probe.attention import AttentionFit, join_inputs, read_facts
 
         facts = read_facts(args.data, table)
-        inputs[name] = join_inputs(facts, table.embedding, table, table.keys)
+        inputs[name] = table.beats = join_inputs(facts, table.embedding, table, table.keys)
     checkpoints = {name: table.metadata.get("checkpoint", "")}
     if args.parts:
         features |= part_features(table, name)

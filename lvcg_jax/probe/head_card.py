@@ -25,9 +25,12 @@ def head_card(head: Head, path: Path, command: str) -> str:
     training, splits = facts["training"], facts["training"]["splits"]
     sizes = ", ".join(f"{s} {n['rows']:,} ({n['patients']:,} patients)" for s, n in splits.items())
     weights = facts["checkpoint"].partition("#")[0]
+    kind, of_beats = "linear classifier", ""
+    if head.attention is not None:
+        kind, of_beats = "linear classifier with attention over beats", " and beat tokens"
     sections = [
         f"# Head `{name}`: task `{head.task}`",
-        f"A linear classifier of {len(head.classes)} classes on embeddings of the weights"
+        f"A {kind} of {len(head.classes)} classes on embeddings{of_beats} of the weights"
         f" `{facts['checkpoint']}`. **Not a medical device.**",
         f"""## How to use it
 

@@ -1,4 +1,4 @@
-"""Makes a head of a linear probe (see lvcg_jax/runs/heads.py), with scores by group of patients and
+"""Makes a head of a probe (see lvcg_jax/runs/heads.py), with scores by group of patients and
 with fewer leads.
 
 Axis letters: m row, r record, d feature, c class.
@@ -17,7 +17,8 @@ from lvcg_jax import __version__
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.probe.labels import Task
 from lvcg_jax.probe.study import Run
-from lvcg_jax.runs.heads import UNLIKE, Head
+from lvcg_jax.runs.attention import Attention
+from lvcg_jax.runs.heads import ATTENTION, UNLIKE, Head
 from lvcg_jax.stats import calibration
 from lvcg_jax.stats.auroc import auroc, bootstrap_ranks, macro_auroc
 from lvcg_jax.stats.bootstrap import PatientBootstrap, class_intervals
@@ -52,18 +53,21 @@ class Tested:
 
 class Kept:
     """Called with every run of `evaluate`; keeps that of one model with all labels, seed 0, and
-    what its fit had learnt then: a layer and, of fine-tuning, the tuned weights."""
+    what its fit had learnt then: a layer and, of fine-tuning, the tuned weights, or what attention
+    adds to it."""
 
     def __init__(self, model: str, fit: Callable):
         self.model, self.fit = model, fit
         self.run: Run | None = None
         self.layer: Linear | None = None
         self.variables: dict | None = None
+        self.attention: Attention | None = None
 
     def __call__(self, model, fraction, seed, records, classes, run: Run) -> None:
         if (model, fraction, seed) == (self.model, 1.0, 0):
             self.run, self.layer = run, getattr(self.fit, "layer", None)
             self.variables = getattr(self.fit, "variables", None)
+            self.attention = getattr(self.fit, "attention", None)
 
 
 def make_head(table: Table, found: Task, kept: Kept, result: dict) -> Head:
@@ -94,12 +98,15 @@ def make_head(table: Table, found: Task, kept: Kept, result: dict) -> Head:
         "chosen_by": CHOSEN_BY,
         "package": f"lvcg-jax {__version__}",
     }
+    if kept.attention is not None:
+        facts |= {"kind": ATTENTION, "attention": kept.attention.facts()}
     return Head(
         layer,
         platt,
         apply_platt(platt, run.thresholds[run.learnt]),
         fit_spread(table.embedding[found.rows[train]], layer.shift, layer.scale, numbers),
         facts,
+        kept.attention,
     )
 
 
@@ -120,7 +127,9 @@ def answer_test_records(head: Head, table: Table, found: Task) -> Tested:
     """The head's answers for the test records of the task."""
     test = found.splits == "test"
     records, first, numbers = np.unique(found.records[test], return_index=True, return_inverse=True)
-    answers = head.answer(table.embedding[found.rows[test]], numbers)
+    rows = found.rows[test]
+    beats = None if table.beats is None else table.beats.take(rows)
+    answers = head.answer(table.embedding[rows], numbers, beats)
     columns = [found.classes.index(name) for name in head.classes]
     return Tested(
         records,

@@ -1,4 +1,4 @@
-"""Heads: what `lvcg probe --save=HEAD` keeps of a linear probe, so that it answers for new records.
+"""Heads: what `lvcg probe --save=HEAD` keeps of a probe, so that it answers for new records.
 
 One safetensors file with JSON in its metadata: the linear layer, the calibration of its scores, a
 threshold for each class, where its training records lie, and facts:
@@ -15,7 +15,8 @@ threshold for each class, where its training records lie, and facts:
 
 A head of a number (`lvcg probe --target`, kind 'number') has one class, its name; its score
 becomes the number by slope and offset, and in the place of a threshold stands half the width of an
-interval.
+interval. A head of `lvcg probe --protocol=attention` (kind 'attention') also reads the beats of a
+record: what attention.py makes of them is added to the scores of the linear layer.
 
 Heads that the package carries lie in PACKAGED/heads, named WEIGHTS-TASK.
 
@@ -36,6 +37,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.words import first_line, list_some
 from lvcg_jax.runs import weights
+from lvcg_jax.runs.attention import Attention, BeatInputs
 from lvcg_jax.stats.blocks import by_blocks
 from lvcg_jax.stats.calibration import apply_platt
 from lvcg_jax.stats.layer import Linear
@@ -46,7 +48,8 @@ FORMAT = 1
 ENDING = ".safetensors"
 UNLIKE = 0.95  # a record farther away than this share of the training records is flagged
 DEFAULT = "super"  # the task that is answered if no head is named
-NUMBER = "number"  # the kind of a head that gives a number
+# kinds of heads: that give a number, and that read beats beside the embedding
+NUMBER, ATTENTION = "number", "attention"
 _KEY = "lvcg_head"
 _FACTS = ("check", "task", "classes", "checkpoint", "preprocess_hash", "parts", "leads", "scores")
 HEAD_HELP = (
@@ -73,6 +76,7 @@ class Head:
     thresholds: np.ndarray  # [c] probabilities; NaN: none could be chosen, the answer is no
     spread: Spread
     facts: dict
+    attention: Attention | None = None
 
     def __repr__(self) -> str:
         return f"Head({self.task}: {len(self.classes)} classes, of {self.facts['checkpoint']})"
@@ -90,15 +94,26 @@ class Head:
     def classes(self) -> list[str]:
         return self.facts["classes"]
 
-    def answer(self, x: np.ndarray, numbers: np.ndarray) -> Answers:
-        """Answers for embeddings [m,d]; rows with one of the numbers [m] are windows of one record,
-        whose scores and distances are averaged."""
+    def answer(
+        self, x: np.ndarray, numbers: np.ndarray, beats: BeatInputs | None = None
+    ) -> Answers:
+        """Answers for embeddings [m,d], and for the beats [m] of the same rows if it reads them;
+        rows with one of the numbers [m] are windows of one record, whose scores and distances are
+        averaged."""
         if x.shape[1] != len(self.layer.shift):
             raise InputError(
                 f"head '{self.task}' reads embeddings of {len(self.layer.shift)} numbers, not of"
                 f" {x.shape[1]}"
             )
-        scores = mean_by(numbers, by_blocks(self.layer, x))
+        scores = by_blocks(self.layer, x)
+        if self.attention is not None:
+            if beats is None:
+                raise InputError(
+                    f"head '{self.task}' is an attention head, which reads beats beside embeddings:"
+                    " ask it with lvcg predict and --record, --folder or --data"
+                )
+            scores = scores + self.attention(beats)
+        scores = mean_by(numbers, scores)
         distance = mean_by(numbers, by_blocks(self.spread.distance, x)[:, None])[:, 0]
         quantile = self.spread.share_nearer(distance)
         if self.is_number:
@@ -152,6 +167,7 @@ class Head:
             "along": np.asarray(self.spread.along, np.float32),
             "beside": np.asarray(self.spread.beside, np.float32),
             "quantiles": np.asarray(self.spread.quantiles, np.float32),
+            **(self.attention.tensors() if self.attention else {}),
         }
         held = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
         facts = _rounded(self.facts) | {"format": FORMAT, "check": _check(held)}
@@ -214,7 +230,10 @@ def load_head(name: str | Path, of: str | None = None) -> Head:
         layer = Linear(t["weights"], t["bias"], t["shift"], t["scale"])
         places = (t[name] for name in ("axes", "along", "beside", "quantiles"))
         spread = Spread(t["shift"], t["scale"], *places)
-        head = Head(layer, t["platt"], t["thresholds"], spread, facts)
+        attention = None
+        if facts.get("kind") == ATTENTION:
+            attention = Attention.from_tensors(facts["attention"], t, len(facts["classes"]))
+        head = Head(layer, t["platt"], t["thresholds"], spread, facts, attention)
         missing = [name for name in _FACTS if name not in facts]
         if facts.get("format") != FORMAT or missing:
             raise ValueError(f"format {facts.get('format')}, without {list_some(missing) or '-'}")

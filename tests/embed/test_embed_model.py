@@ -1,6 +1,7 @@
 """The Python interface: any ECG in, embedding, tokens and heart vector out, and flags that say what
 they are worth."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -9,14 +10,19 @@ import jax
 import numpy as np
 import pytest
 from helpers.commands import assert_one_line_error, run
+from helpers.gaussian_ecg import dense_tachycardia
 
 from data_prep.base.errors import InputError
 from data_prep.corpora.corpus import open_corpus
+from data_prep.dataset.builder import build
 from data_prep.ecg.leads import LEADS
 from data_prep.ecg.segment import cut_beats
+from data_prep.synthetic_heart.records import make_record
 from lvcg_jax import LVCG
+from lvcg_jax.embed import __main__ as embed_door
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import embed_packed
+from lvcg_jax.embed.table import load_table
 
 
 @pytest.fixture(scope="module")
@@ -233,3 +239,72 @@ def test_importing_the_package_is_light():
     code = "import lvcg_jax; lvcg_jax.nothing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "has no attribute 'nothing'" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def tachycardia():
+    """A record [T,12] of which 10 s at 400 Hz have more than 20 beats."""
+    signal, info = make_record(3, seconds=16, rate=250, conditions=["STACH"])
+    assert len(info["r_peaks"]) > 22
+    return signal  # 16 s at 250 Hz, taken for 10 s at 400 Hz
+
+
+def test_more_beats_than_in_training_are_kept_if_asked_for(model, record, tachycardia):
+    more = model.with_max_beats(40)
+    assert more.preprocess.hash() == model.preprocess.hash() and more.checkpoint == model.checkpoint
+    merged, whole = (m.embed(tachycardia, 400, LEADS) for m in (model, more))
+    assert merged.num_beats[0] == 20 and "merged_tail" in merged.defects[0]
+    assert whole.num_beats[0] > 22 and "merged_tail" not in whole.defects[0]
+    assert np.abs(whole.embedding - merged.embedding).max() > 1e-3
+    usual = (m.embed(record.signal, record.rate, record.leads).embedding for m in (model, more))
+    np.testing.assert_allclose(*usual, atol=1e-5)
+    with pytest.raises(InputError, match="trained with 20, or more"):
+        model.with_max_beats(19)
+    config = model.config.copy_and_resolve_references()
+    config.model.rhythm_positions = 20
+    with pytest.raises(InputError, match="has weights for 20 beats"):
+        LVCG(config, model.variables, "other").with_max_beats(21)
+
+
+def test_a_tachycardia_in_which_no_beat_stands_out_is_embedded_and_says_so():
+    model = LVCG.load("small")
+    fast = dense_tachycardia(500).T  # 182 a minute
+    merged = model.embed(fast, 500, LEADS)
+    assert {"fast_rhythm", "merged_tail"} <= set(merged.defects[0]) and merged.num_beats[0] == 20
+    whole = model.with_max_beats(40).embed(fast, 500, LEADS)
+    assert "merged_tail" not in whole.defects[0] and 29 <= whole.num_beats[0] <= 32
+    assert np.isfinite(whole.embedding).all() and np.isfinite(merged.embedding).all()
+
+
+def test_shards_cut_with_more_beats_are_embedded_alike(model, raw_corpus, shards_dir, tmp_path):
+    corpus = open_corpus("synthetic", raw_corpus)
+    corpus = dataclasses.replace(corpus, refs=corpus.refs[:3])
+    how = dataclasses.replace(model.preprocess, max_beats=40)
+    build(corpus, tmp_path / "more", how, progress=False)
+    found = embed_dataset(model, tmp_path / "more", progress=False)
+    assert found.metadata["max_beats"] == "40"
+    assert found.metadata["preprocess_hash"] == model.preprocess.hash()
+    usual = embed_dataset(model, shards_dir, progress=False)
+    assert "max_beats" not in usual.metadata
+    rows = [usual.record_id.tolist().index(name) for name in found.record_id]
+    merged = np.array(["merged_tail" in usual.extra["defects"][row] for row in rows])
+    np.testing.assert_array_equal(merged, found.extra["num_beats"] > 20)
+    far = np.abs(found.embedding - usual.embedding[rows]).max(1)
+    assert (~merged).sum() >= 2 and (far[~merged] < 1e-5).all() and (far[merged] > 1e-3).all()
+
+
+def test_commands_name_a_record_with_more_beats_than_are_kept(
+    trained_run, tachycardia, tmp_path, capsys
+):
+    np.save(tmp_path / "fast.npy", tachycardia)
+    flags = [f"--checkpoint={trained_run}", f"--record={tmp_path / 'fast.npy'}", "--rate=400"]
+    flags += ["--unit=mV", f"--lead_names={','.join(LEADS)}", f"--out={tmp_path / 'one.npz'}"]
+    assert embed_door.main(flags) == 0
+    said = capsys.readouterr().out
+    assert "warning: 1 rows have more beats than are kept" in said
+    assert "first: record fast): --max_beats=40 keeps them" in said
+    assert embed_door.main([*flags, "--max_beats=40"]) == 0
+    assert "warning" not in capsys.readouterr().out
+    assert load_table(tmp_path / "one.npz").extra["num_beats"][0] > 22
+    with pytest.raises(InputError, match="--max_beats is for files"):
+        embed_door.main(["--data=shards", "--max_beats=40", f"--out={tmp_path / 'one.npz'}"])

@@ -1,20 +1,28 @@
 """Attention probe: it starts as the linear probe, sees single beats and nothing of the padding, and
 does the same for the same seed."""
 
+import contextlib
+import csv
+import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
+from helpers.raw_files import ecg
 
 from data_prep.base.errors import InputError
+from data_prep.ecg.leads import LEADS
 from lvcg_jax.data.windows import dataset_windows
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.table import save_table, take_rows
+from lvcg_jax.predict.__main__ import main as predict
 from lvcg_jax.probe import attention
 from lvcg_jax.probe.__main__ import main
-from lvcg_jax.probe.attention import AttentionFit, Facts, Head, Inputs, Setting, join_inputs
+from lvcg_jax.probe.attention import AttentionFit, Inputs, join_inputs
 from lvcg_jax.probe.linear import STRENGTHS, fit_ridge
+from lvcg_jax.runs.attention import SCALES, Facts, Network, Setting, added_scores, initial
+from lvcg_jax.runs.heads import load_head
 from lvcg_jax.stats.auroc import macro_auroc
 
 SMALL = Setting(heads=2, values=8, hidden=8, dropout=0.1, learning_rate=3e-3)
@@ -44,7 +52,7 @@ def toy():
     there = np.arange(n) < num_beats[:, None]
     tokens = np.where(there[..., None], tokens, 0.0)
     mean = (tokens.sum(1) / num_beats[:, None]).astype(np.float32)
-    inputs = Inputs(mean, [d], mean, tokens.astype(np.float16), num_beats)
+    inputs = Inputs(mean, tokens.astype(np.float16), num_beats, mean, [d])
     return inputs, np.stack([odd, mean[:, 1] > 0], 1)
 
 
@@ -90,23 +98,20 @@ def test_the_same_seed_gives_the_same_scores_and_another_one_others(toy, monkeyp
 
 def test_scores_do_not_depend_on_padding_or_on_order_of_rows(toy):
     inputs, _ = toy
-    head = Head(SMALL, 2)
+    network = Network(SMALL, 2)
     rng = np.random.default_rng(1)
     n, d = inputs.tokens.shape[1:]
-    params = head.init(
-        jax.random.key(0), np.zeros((1, n, d)), np.ones((1, n), bool), inputs.record[:1], False
-    )["params"]
+    params = initial(network, inputs, 0)
     params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
-    names = ("token_mean", "token_scale", "record_mean", "record_scale")
-    scales = dict(zip(names, np.float32([0.5, 2.0, 0.0, 1.0]), strict=True))
+    scales = dict(zip(SCALES, np.float32([0.5, 2.0, 0.0, 1.0]), strict=True))
     rows = rng.permutation(800)[:50]
-    scores = AttentionFit(inputs, np.arange(800))._added(params, head, scales, rows)
+    scores = added_scores(params, network, scales, inputs, rows)
     # other numbers in the slots that no beat fills, and one more slot
     wide = np.full((800, n + 1, d), 7, np.float16)
     there = np.arange(n + 1) < inputs.num_beats[:, None]
     wide[:, :n][there[:, :n]] = inputs.tokens[there[:, :n]]
-    wider = Inputs(inputs.embedding, [d], inputs.record, wide, inputs.num_beats)
-    again = AttentionFit(wider, np.arange(800))._added(params, head, scales, rows[::-1])
+    wider = Inputs(inputs.record, wide, inputs.num_beats, inputs.embedding, [d])
+    again = added_scores(params, network, scales, wider, rows[::-1])
     np.testing.assert_allclose(again[::-1], scores, atol=1e-4)
     assert scores.std(0).min() > 0
 
@@ -151,24 +156,75 @@ def test_rows_that_the_shards_do_not_have_are_named(table, shards_dir, facts):
         join_inputs(facts, table.embedding, take_rows(table, slice(None)), table.keys)
 
 
-def test_command_compares_it_with_the_linear_probe_and_with_controls(
-    table, shards_dir, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(attention, "EPOCHS", 1)
-    monkeypatch.setattr(AttentionFit.__init__, "__defaults__", ((SMALL,),))
-    save_table(tmp_path / "with.npz", table)
-    save_table(tmp_path / "without.npz", take_rows(table, slice(None)))
-    with_tokens, without, out = (tmp_path / name for name in ("with.npz", "without.npz", "o.json"))
+@pytest.fixture(scope="module")
+def saved(table, shards_dir, tmp_path_factory):
+    """What the command wrote: a head, the probe's predictions and scores; and what it printed."""
+    folder = tmp_path_factory.mktemp("attention")
+    save_table(folder / "with.npz", table)
+    save_table(folder / "without.npz", take_rows(table, slice(None)))
     flags = ["--protocol=attention", f"--data={shards_dir}", "--task=rhythm", "--fractions=1"]
-    flags += [f"--embeddings=mine={with_tokens}", "--seeds=1", "--resamples=20", f"--out={out}"]
-    main([*flags, f"--control=same={with_tokens}", f"--control=linear={without}"])
-    result = json.loads(out.read_text())["results"][0]
+    flags += [f"--embeddings=mine={folder / 'with.npz'}", "--seeds=1", "--resamples=20"]
+    flags += [f"--control=same={folder / 'with.npz'}", f"--control=linear={folder / 'without.npz'}"]
+    flags += [f"--save={folder / 'rhythm.safetensors'}", f"--predictions={folder / 'probe.csv'}"]
+
+    def silent(*given):  # a linear layer that says nothing, so that attention is what is kept
+        layer, setting = fit_ridge(*given)
+        return dataclasses.replace(layer, weights=0 * layer.weights), setting
+
+    with pytest.MonkeyPatch.context() as patch, open(folder / "said.txt", "w") as said:
+        patch.setattr(attention, "EPOCHS", 3)
+        patch.setattr(attention, "fit_ridge", silent)
+        patch.setattr(AttentionFit.__init__, "__defaults__", ((SMALL,),))
+        with contextlib.redirect_stdout(said):
+            main([*flags, f"--out={folder / 'o.json'}"])
+    return folder
+
+
+def test_command_compares_it_with_the_linear_probe_and_with_controls(saved):
+    result = json.loads((saved / "o.json").read_text())["results"][0]
     assert result["protocol"] == "attention"
     assert result["models"] == ["mine, attention", "same, attention", "mine", "same", "linear"]
-    assert "| rhythm | mine, attention - mine |" in capsys.readouterr().out
+    assert "| rhythm | mine, attention - mine |" in (saved / "said.txt").read_text()
     by_name = {cell["model"]: cell["macro_auroc"] for cell in result["cells"]}
     assert by_name["mine, attention"] == by_name["same, attention"]
     assert by_name["mine"] == by_name["linear"] > 0.5
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return {row["record_id"]: row for row in csv.DictReader(file)}
+
+
+def test_a_saved_head_answers_as_the_probe_did(shards_dir, model, trained_run, saved):
+    head, out = load_head(saved / "rhythm.safetensors"), saved / "answers.csv"
+    assert "with attention over beats" in (saved / "rhythm.md").read_text()
+    flags = [f"--head={saved / 'rhythm.safetensors'}", f"--out={out}"]
+    assert predict([*flags, f"--checkpoint={trained_run}", f"--data={shards_dir}"]) == 0
+    found, probe = rows_of(out), rows_of(saved / "probe.csv")
+    columns = [name for name in next(iter(probe.values())) if name.startswith("rhythm:")]
+    assert len(columns) >= 2 and len(probe) > 5
+    for record, row in probe.items():
+        for column in columns:
+            assert float(found[record][column]) == pytest.approx(float(row[column]), abs=1e-6)
+    # from Python, one record and several; without its attention it says something else
+    alone = model.predict(ecg(3), 500, LEADS, head).probabilities
+    several = model.predict([ecg(4), ecg(3)], 500, LEADS, head)
+    assert several[1].probabilities == pytest.approx(alone, abs=1e-3)
+    linear = dataclasses.replace(head, attention=None)
+    assert model.predict(ecg(3), 500, LEADS, linear).probabilities != pytest.approx(alone, abs=1e-3)
+
+
+def test_a_saved_head_says_what_it_needs_and_is_refused_if_damaged(saved, tmp_path):
+    path = saved / "rhythm.safetensors"
+    with pytest.raises(InputError, match="reads beats beside embeddings: ask it with lvcg predict"):
+        predict(
+            [f"--head={path}", f"--embeddings={saved / 'with.npz'}", f"--out={tmp_path / 'a.csv'}"]
+        )
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    (tmp_path / path.name).write_bytes(data)
+    with pytest.raises(InputError, match="is damaged"):
+        load_head(tmp_path / path.name)
 
 
 def test_command_says_what_it_needs():
