@@ -30,8 +30,8 @@ first run.
 
 `best`: 600 steps of 3.1 s, 32 minutes; validation loss (with its rhythm term, 0.02) 4861 against
 the first run's 5051, visible heart vector R2 0.917. `small`: 1,600 steps of 0.5 s alone, 1.1 s
-beside other work; heart vector R2 0.833. Probed as above, before the shape of the beats joined the
-embeddings (model.beat_modes):
+beside other work; heart vector R2 0.833. Probed as above, before patterns (`best`) and the shape of
+the beats (`small`) joined the embeddings:
 
     super  best 84.1 / 88.6 / 90.2   small 82.8 / 87.3 / 89.2
     sub         77.8 / 86.0 / 90.0         76.8 / 84.7 / 88.6

@@ -1,7 +1,7 @@
 """Probes a table of made-up embeddings from a folder of parts and from one file, and prints how
 much memory each takes and what each scores.
 
-    python launch/bulk_probe.py --out=runs/bulk_probe [--rows=100000] [--numbers=876]
+    python launch/bulk_probe.py --out=runs/bulk_probe [--rows=100000] [--numbers=988]
 """
 
 import json
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="new folder for everything")
     add("--rows", type=positive_int, default=100_000, help="default 100000")
-    add("--numbers", type=positive_int, default=876, help="of a row (default 876)")
+    add("--numbers", type=positive_int, default=988, help="of a row (default 988)")
     args = parser.parse_args(argv)
     if args.out.exists():
         raise InputError(f"{args.out} exists already: give a new folder")

@@ -150,7 +150,7 @@ from data_prep.ecg.preprocess import Preprocess  # of lvcg-jax; or your own code
 
 facts = json.loads(Path("{stem}.json").read_text())
 embed = export.deserialize(Path("{stem}.stablehlo").read_bytes()).call
-windows = Preprocess.from_dict(facts["preprocess"]).prepare(signal_mv, rate, leads)
+windows = Preprocess.from_dict(facts["preprocess"]).for_use().prepare(signal_mv, rate, leads)
 fill = lambda x: np.pad(x, [(0, {n} - len(x))] + [(0, 0)] * (x.ndim - 1))
 arrays = [np.stack([fill(getattr(w, k)) for w in windows]) for k in ("beats", "length", "complete")]
 counts = np.array([len(w.length) for w in windows], np.int32)

@@ -208,6 +208,11 @@ class _Graph:
         """A `while` as ONNX's Loop: it goes on while the condition, computed at the end of each
         turn, holds."""
         test, body = params["cond_jaxpr"], params["body_jaxpr"]
+        if test.out_avals[0].shape:  # under vmap
+            raise InputError(
+                "a loop that ends row by row has no counterpart in the export to ONNX:"
+                " use --format=stablehlo"
+            )
         of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
         tested = values[:of_test]
         fixed, state = values[of_test : of_test + of_body], values[of_test + of_body :]

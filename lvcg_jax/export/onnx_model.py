@@ -61,7 +61,7 @@ class OnnxModel:
     ) -> dict[str, np.ndarray]:
         """The parts of the embedding of a record [samples, leads] in mV by name, [w,.] each; of
         `leads` the model sees those that are `visible`, or all."""
-        windows = self.preprocess.prepare(np.asarray(signal), fs, list(leads))
+        windows = self.preprocess.for_use().prepare(np.asarray(signal), fs, list(leads))
         shown = lead_mask(np.isin(LEADS, parse_leads(",".join(visible or LEADS))))
         rows = [self.embed_window(window, window.lead_mask & shown) for window in windows]
         return {name: np.concatenate([row[name] for row in rows]) for name in self.facts["parts"]}

@@ -7,7 +7,8 @@ record instead, in the way of MINIROCKET (Dempster, Schmidt, Webb: KDD 2021), an
 kept of each is the share of time at which it is there:
 
     fill       leads that are not seen are the most likely ones, given those that are: the lift of
-               data_prep/ecg/geometry.py with as many modes as leads, projected back
+               data_prep/ecg/geometry.py with as many modes as leads, projected back; a pattern in
+               such leads counts by the share of its power that is known
     compare    a pattern has nine samples, three of them high and six low, at one of fifteen
                distances from each other, in the sum of a few leads
     count      the share of samples at which the response is over a level; several levels
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data_prep.ecg.leads import LEADS
-from lvcg_jax.model.beat_shape import at_times, solve
+from lvcg_jax.model.beat_shape import at_times
 
 TAPS, HIGH = 9, 3
 # seconds between neighbouring samples of a pattern: from a sharp corner to a sequence of beats
@@ -61,17 +62,42 @@ def record_signal(
     return jnp.where(there, signal * scale[:, None], 0.0), there
 
 
-def fill_leads(signal: jax.Array, seen: jax.Array, covariance: jax.Array) -> jax.Array:
-    """A signal [l,T] in which leads that are not `seen` [l] are the most likely ones."""
+def eliminate(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """right matrix^-1 for a small symmetric positive matrix [l,l], with rows `right` [...,l]: Gauss
+    and Jordan's elimination, which is as exact as float32 is and takes the same steps wherever it
+    runs."""
+    both = jnp.concatenate([matrix, right.T], axis=1)
+    for k in range(len(matrix)):
+        row = both[k] / both[k, k]
+        both = jnp.where(np.arange(len(matrix))[:, None] == k, row, both - both[:, k, None] * row)
+    return both[:, len(matrix) :].T
+
+
+def fill_leads(
+    signal: jax.Array, seen: jax.Array, covariance: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """A signal [l,T] in which leads that are not `seen` [l] are the most likely ones, and the
+    covariance [l,l] of what the true ones may differ by."""
     noise = NOISE * jnp.trace(covariance) / len(covariance)
     both = seen[:, None] & seen[None, :]
     within = jnp.where(both, covariance, 0.0) + jnp.diag(jnp.where(seen, noise, 1.0))
     # rows of the map from seen leads to each lead, [l,l]; in units in which its diagonal is 1
     units = jax.lax.rsqrt(jnp.diagonal(within))
     right = jnp.where(seen, covariance, 0.0) * units
-    rows = solve(within * units[:, None] * units, right) * units
+    rows = eliminate(within * units[:, None] * units, right) * units
     known = jnp.where(seen[:, None], signal, 0.0)
-    return jnp.where(seen[:, None], known, rows @ known)
+    neither = ~seen[:, None] & ~seen[None, :]
+    left_over = jnp.where(neither, covariance - rows @ covariance, 0.0)
+    return jnp.where(seen[:, None], known, rows @ known), left_over
+
+
+def known_share(leads: jax.Array, covariance: jax.Array, left_over: jax.Array) -> jax.Array:
+    """How much of the power of each pattern's sum of leads [s,c] is known; 1 if all are seen."""
+
+    def power(of: jax.Array) -> jax.Array:
+        return jnp.einsum("scl,lm,scm->sc", leads, of, leads)
+
+    return jnp.clip(1.0 - power(left_over) / jnp.maximum(power(covariance), 1e-12), 0.0, 1.0)
 
 
 def responses(signal: jax.Array, leads: jax.Array, step: int) -> jax.Array:
@@ -80,10 +106,8 @@ def responses(signal: jax.Array, leads: jax.Array, step: int) -> jax.Array:
     Beyond the ends of the record the signal is zero.
     """
     samples, reach = signal.shape[1], step * (TAPS // 2)
-    wide = jnp.pad(signal.T, ((reach, reach), (0, 0)))
-    taps = [wide[i * step : i * step + samples] for i in range(TAPS)]
-    weights = jnp.einsum("ca,cl->alc", KERNELS, leads).reshape(-1, len(KERNELS))
-    return jnp.concatenate(taps, axis=1) @ weights
+    wide = jnp.pad(signal.T @ leads.T, ((reach, reach), (0, 0)))
+    return sum(KERNELS[:, i] * wide[i * step : i * step + samples] for i in range(TAPS))
 
 
 def shares_over(
@@ -116,7 +140,7 @@ class Patterns(nn.Module):
         distances, _, kernels = SHARES
         zeros, ones = nn.initializers.zeros, nn.initializers.ones
         leads = self.param("leads", zeros, (distances, kernels, len(LEADS)))
-        covariance = self.param("covariance", zeros, (len(LEADS), len(LEADS)))
+        covariance = self.param("covariance", lambda _: jnp.eye(len(LEADS)))
         levels = self.param("levels", zeros, SHARES)
         ramps = self.param("ramps", ones, (distances, kernels))
         mean = self.param("mean", zeros, SHARES)
@@ -128,7 +152,10 @@ class Patterns(nn.Module):
 
         records = (beats, length, scale, seen)
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[seen.ndim - 1 :]), records)
-        found = jax.lax.map(of_record, flat, batch_size=RECORDS)
+        if isinstance(flat[0].shape[0], int):
+            found = jax.lax.map(of_record, flat, batch_size=RECORDS)
+        else:  # exported for any number of records
+            found = jax.vmap(of_record)(flat)
         return found.reshape(*seen.shape[:-1], self.count)
 
 
@@ -137,10 +164,11 @@ def coordinates(
 ) -> jax.Array:
     """Of one record, [f]."""
     signal, there = record_signal(beats, length, scale, samples)
-    signal = fill_leads(signal, seen, covariance)
+    signal, left_over = fill_leads(signal, seen, covariance)
     found = record_shares(signal, there, leads, levels, ramps, rate)
+    trust = known_share(leads, covariance, left_over)[:, None]
     known = jnp.any(seen & (scale > 0))
-    return jnp.where(known, jnp.einsum("svc,svcf->f", found - mean, modes), 0.0)
+    return jnp.where(known, jnp.einsum("svc,svcf->f", (found - mean) * trust, modes), 0.0)
 
 
 def record_shares(signal, there, leads, levels, ramps, rate) -> jax.Array:

@@ -68,8 +68,8 @@ def changed(**fields):
 def test_best_differs_from_paper_in_what_docs_presets_lists():
     paper, best = flatten(get_config("paper")), flatten(get_config("best"))
     assert {name for name in best if best[name] != paper[name]} == {
-        "geometry.eps", "loss.lambda_rhythm", "model.beat_modes", "model.dynamics_start",
-        "model.lead_sizes", "model.rhythm_max_rr", "preprocess.peaks",
+        "geometry.eps", "loss.lambda_rhythm", "model.dynamics_start", "model.lead_sizes",
+        "model.patterns", "model.rhythm_max_rr", "preprocess.peaks",
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import yaml
-from helpers.commands import ROOT, get_config
+from helpers.commands import ROOT
 from helpers.raw_files import ecg
 
 from data_prep.base.errors import InputError
@@ -36,26 +36,6 @@ with np.load(sys.argv[2]) as record:
     signal, leads = record["signal"], record["leads"].tolist()
 np.savez(sys.argv[2], **OnnxModel(sys.argv[1]).embed(signal, 500, leads))
 """
-
-
-@pytest.fixture(scope="module")
-def with_shape():
-    """A small model with random modes of beats, so that conjugate gradients have work to do."""
-    config = get_config("smoke")
-    config.model.beat_modes, config.model.lead_sizes = (6, 4), True
-    config.model.dynamics_start = "each"
-    made = LVCG.random(config, seed=1, shards=None)
-    rng = np.random.default_rng(0)
-    shape = {
-        name: {
-            "mean": rng.normal(size=(12, 48)).astype(np.float32),
-            "modes": (0.1 * rng.normal(size=(12, 48, count))).astype(np.float32),
-            "noise": np.full(1, 0.3, np.float32),
-        }
-        for name, count in (("mean", 6), ("change", 4))
-    }
-    params = made.variables["params"] | {"shape": shape}
-    return LVCG(config, made.variables | {"params": params}, "shaped")
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +115,9 @@ def test_loops_and_indices_mean_in_onnx_what_they_mean_in_jax():
         np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name)
     with pytest.raises(InputError, match="'sort' of this model has no counterpart"):
         make_onnx(lambda x: {"y": jnp.sort(x)}, {"x": shapes["x"]})
+    halve = jax.vmap(lambda row: jax.lax.while_loop(lambda s: s[0] > 1, lambda s: s / 2, row))
+    with pytest.raises(InputError, match="a loop that ends row by row"):
+        make_onnx(lambda x: {"y": halve(x)}, {"x": shapes["x"]})
     assert onnx.checker.check_model(made) is None
 
 

@@ -96,6 +96,16 @@ def test_a_fresh_process_with_jax_alone_gives_the_same_embeddings(
     assert np.abs(expected["structure"][:5]).max() > 1e-2
 
 
+def test_parts_fitted_to_records_are_exported_for_any_number_of_records(with_shape, shards_dir):
+    inputs = _inputs(shards_dir, 9)
+    call = export_door.export_embedder(with_shape, ["cpu"]).call
+    expected = _embed_test_split(with_shape, shards_dir)
+    for b in (1, 9):
+        found = call(*(inputs[name][:b] for name in INPUTS))
+        for part in PARTS:
+            np.testing.assert_allclose(found[part], expected[part][:b], atol=1e-4)
+
+
 def test_the_lead_mask_says_what_is_seen(embedder, shards_dir):
     inputs = _inputs(shards_dir, 2)
     few = inputs | {"lead_mask": np.array([0b10000010, 0b111], np.int32)}

@@ -82,7 +82,7 @@ def test_leads_that_are_not_seen_are_the_regression_on_those_that_are(rows):
     flat = np.swapaxes(np.asarray(signals), 0, 1).reshape(len(LEADS), -1)
     covariance = (flat @ flat.T / flat.shape[1]).astype(np.float32)
     seen = np.isin(LEADS, ["I", "II", "V2"])
-    filled = np.asarray(patterns.fill_leads(signals[0], seen, covariance))
+    filled, left_over = map(np.asarray, patterns.fill_leads(signals[0], seen, covariance))
     np.testing.assert_array_equal(filled[seen], signals[0][seen])
     limb = dict(zip(LEADS, filled, strict=True))
     np.testing.assert_allclose(limb["III"], limb["II"] - limb["I"], atol=0.02)
@@ -92,6 +92,19 @@ def test_leads_that_are_not_seen_are_the_regression_on_those_that_are(rows):
         within, np.asarray(signals[0])[seen]
     )
     np.testing.assert_allclose(filled[~seen], expected, atol=2e-3)
+    # and what it leaves over is what a pattern in these leads is trusted less by
+    rest = covariance - covariance[:, seen] @ np.linalg.solve(within, covariance[seen])
+    np.testing.assert_allclose(
+        left_over[np.ix_(~seen, ~seen)], rest[np.ix_(~seen, ~seen)], atol=1e-5
+    )
+    leads = np.eye(len(LEADS), dtype=np.float32)[None]
+    trust = np.asarray(patterns.known_share(leads, covariance, left_over))[0]
+    np.testing.assert_array_equal(trust[seen], 1)
+    np.testing.assert_allclose(
+        trust[~seen], 1 - (np.diag(rest) / np.diag(covariance))[~seen], atol=1e-4
+    )
+    _, nothing = patterns.fill_leads(signals[0], np.ones(len(LEADS), bool), covariance)
+    np.testing.assert_array_equal(patterns.known_share(draw_leads(), covariance, nothing), 1)
 
 
 def test_unseen_leads_cannot_reach_the_coordinates(with_patterns, rows):
@@ -130,3 +143,11 @@ def test_adding_nothing_is_refused(trained_run, shards_dir, tmp_path):
     flags = [f"--checkpoint={trained_run}", f"--data={shards_dir}", f"--out={tmp_path / 'x'}"]
     with pytest.raises(InputError, match="nothing to add"):
         command.main(flags)
+
+
+def test_until_it_is_fitted_its_numbers_are_zero_also_without_a_lead(rows):
+    beats, length, _, scale = rows
+    seen = np.tile(np.array(LEADS) != "V3", (len(beats), 1))
+    module = patterns.Patterns(COUNT, 100.0, SAMPLES)
+    found, _ = module.init_with_output(jax.random.key(0), beats, length, scale, seen)
+    np.testing.assert_array_equal(found, np.zeros((len(beats), COUNT)))
