@@ -1,7 +1,7 @@
 """How far a row lies from the rows that something was learned from.
 
 The distance is Mahalanobis's, with a covariance of a few leading axes and the variance that each
-feature has beside them (as in factor analysis): a full covariance of 876 features would be larger
+feature has beside them (as in factor analysis): a full covariance of 988 features would be larger
 than the weights that it stands beside. Each term counts for CLIP at most, so that many features
 that are a little off weigh more than one that is far off. A usual row is about 1 away.
 

@@ -17,7 +17,7 @@ def facts_html(title: str, facts: Mapping[str, object]) -> str:
 
 
 def part_words(parts: Mapping[str, int]) -> str:
-    """'structure 492 + dynamics 256 + rhythm 128'."""
+    """'structure 604 + dynamics 256 + rhythm 128'."""
     return " + ".join(f"{name} {size}" for name, size in parts.items())
 
 

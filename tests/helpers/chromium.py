@@ -8,10 +8,11 @@ LVCG_CHROMIUM names another binary.
 import json
 import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Error, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -84,7 +85,23 @@ class Browser:
 
     def wait(self, script: str) -> None:
         """Waits until an expression in the page is true, also in a page that comes after it."""
-        self._thread.submit(lambda: self._page.wait_for_function(script)).result()
+        self._thread.submit(self._wait, script).result()
+
+    def _wait(self, script: str) -> None:
+        # Playwright's own wait_for_function calls the page's `eval`, which our pages forbid.
+        end = time.monotonic() + 30
+        while not self._is_true(script):
+            if time.monotonic() > end:
+                raise TimeoutError(f"not true within 30 s: {script}")
+            self._page.wait_for_timeout(50)
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self._page.evaluate(script))
+        except Error as error:
+            if "context was destroyed" in error.message:  # the next page is being loaded
+                return False
+            raise
 
     def picture(self, path: Path) -> None:
         """Keeps the whole page as a PNG."""

@@ -1,7 +1,9 @@
 """The package as a user gets it: a wheel, installed in an empty folder, run far from the source."""
 
 import ast
+import csv
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -15,8 +17,9 @@ import numpy as np
 import pytest
 from helpers import commands
 from helpers.commands import ROOT
+from safetensors import safe_open
 
-from lvcg_jax import __version__
+from lvcg_jax import __version__, example_record
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = {"lvcg_jax": "lvcg_jax", "data_prep": "data_prep", "configs": "lvcg_jax/configs"}
@@ -120,7 +123,7 @@ def test_a_record_is_embedded(lvcg, record):
     done = lvcg("embed", "--record=ecg.npy", *flags, "--out=ecg_embedding.npz")
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(record / "ecg_embedding.npz") as table:
-        assert table["embedding"].shape == (1, 876)
+        assert table["embedding"].shape == (1, 988)
 
 
 def test_a_record_gets_an_answer(lvcg, record):
@@ -129,6 +132,27 @@ def test_a_record_gets_an_answer(lvcg, record):
     assert "no --head given: the packaged head 'best-super'" in done.stdout
     assert "| NORM | 0." in done.stdout and done.stdout.splitlines()[-1].startswith("1 rows, 0 rec")
     assert "super:NORM" in (record / "answer.csv").read_text().splitlines()[0]
+
+
+def test_the_bundled_record_gets_the_probabilities_of_the_probe(lvcg, installed, tmp_path):
+    """Of the probe that made the packaged head: its layer and calibration, by hand."""
+    example = installed / example_record().relative_to(ROOT)
+    done = lvcg("predict", f"--record={example}", "--out=answer.csv")
+    assert done.returncode == 0, done.stderr[-3000:]
+    done = lvcg("embed", f"--record={example}", "--out=example.npz")
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(tmp_path / "example.npz") as table:
+        x = table["embedding"]
+    (head,) = installed.glob("lvcg_jax/runs/packaged/heads/best-super.safetensors")
+    with safe_open(head, "np") as file:
+        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        classes = json.loads(file.metadata()["lvcg_head"])["classes"]
+    score = (x - held["shift"]) / held["scale"] @ held["weights"] + held["bias"]
+    expected = 1 / (1 + np.exp(-(held["platt"][0] * score + held["platt"][1])))
+    with open(tmp_path / "answer.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    found = [float(row[f"super:{name}"]) for name in classes]
+    np.testing.assert_allclose(found, expected[0], atol=1e-6)
 
 
 def test_a_record_has_its_report(lvcg, record):
