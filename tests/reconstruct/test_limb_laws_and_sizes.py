@@ -55,14 +55,16 @@ def test_the_sizes_of_hidden_leads_given_visible_ones_are_those_of_the_gaussian(
     sizes = fit_sizes(lacking)
     np.testing.assert_allclose(sizes.median, truth.median, rtol=0.04)
     np.testing.assert_allclose(sizes.covariance, truth.covariance, atol=0.02)
-    # by least squares on the records themselves, near the centre where no size is drawn in
+    # by the precision matrix of the true Gaussian, where no size is drawn in
     seen, hidden = np.isin(LEADS, ["I", "V2"]), LEADS.index("V5")
-    far = logs - np.log(sizes.median)
-    near = far[(np.abs(far) < 2 * sizes.spread).all(1)]
-    weight, *_ = np.linalg.lstsq(near[:, seen], near[:, hidden], rcond=None)
+    three = [*np.flatnonzero(seen), hidden]
+    precision = np.linalg.inv(truth.covariance[np.ix_(three, three)])
+    far = logs - np.log(truth.median)
+    expected = np.log(truth.median[hidden]) - far[:, seen] @ precision[2, :2] / precision[2, 2]
+    near = np.flatnonzero((np.abs(far) < truth.spread)[:, seen].all(1))[:100]
+    found = [np.log(sizes.given(np.exp(logs[row]), seen)[0][hidden]) for row in near]
+    np.testing.assert_allclose(found, expected[near], atol=0.15 * truth.spread[hidden])
     given, spread = sizes.given(np.exp(logs[0]), seen)
-    expected = sizes.median[hidden] * np.exp(far[0, seen] @ weight)
-    np.testing.assert_allclose(given[hidden], expected, rtol=0.05)
     np.testing.assert_allclose(given[seen], np.exp(logs[0])[seen])
     assert (spread[seen] == 0).all() and (spread[~seen] < sizes.spread[~seen]).all()
     errors = [x - np.log(sizes.given(np.exp(x), seen)[0]) for x in logs[:500]]
