@@ -266,6 +266,20 @@ class _Graph:
         places = (params["start_indices"], params["limit_indices"], axes, steps)
         return self.add("Slice", values[0], *map(self.ints, places))
 
+    def on_dynamic_slice(self, values, avals, out, params):
+        """From places that are known here, as in a loop that is written out."""
+        whole, sizes = avals[0].shape, params["slice_sizes"]
+        if any(isinstance(start, str) for start in values[1:]):
+            raise InputError(
+                "a slice from a place that is not fixed has no counterpart in the export to ONNX:"
+                " use --format=stablehlo"
+            )
+        starts = [
+            min(max(int(x), 0), n - k) for x, n, k in zip(values[1:], whole, sizes, strict=True)
+        ]
+        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+        return self.add("Slice", values[0], *map(self.ints, (starts, ends, range(len(whole)))))
+
     def on_pad(self, values, avals, out, params):
         low, high, between = zip(*params["padding_config"], strict=True)
         if any(between):
