@@ -1,5 +1,5 @@
 """Draws the picture of the README: three leads of a synthetic record, its heart vector, its
-embedding, and the nine leads that `best` derives.
+embedding by `best`, and the nine leads that `lvcg_field` derives.
 
     python launch/draw_readme.py
 """
@@ -63,12 +63,12 @@ def draw() -> str:
     signal, _ = make_record(patient=5, rate=500)
     shown = signal[:, [LEADS.index(lead) for lead in VISIBLE]]
 
-    # What the model makes of three leads: the derived record, the heart vector, the embedding. The
+    # What is made of three leads: the derived record, the heart vector, the embedding. The
     # truth is filtered as the model's input is.
     with tempfile.TemporaryDirectory() as folder:
         np.savez(f"{folder}/ecg.npz", signal=signal, rate=500.0, unit="mV", leads=LEADS)
         flags = [f"--record={folder}/ecg.npz", f"--visible={','.join(VISIBLE)}", "--write_wfdb"]
-        lvcg(["reconstruct", "--checkpoint=best", *flags, f"--out={folder}"])
+        lvcg(["reconstruct", *flags, f"--out={folder}"])
         derived = read_any(f"{folder}/ecg_derived.hea")
     model = LVCG.load("best")
     heart, embedding = model.vcg(shown, 500, VISIBLE)[0], model.embed(shown, 500, VISIBLE).mean

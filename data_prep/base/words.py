@@ -29,6 +29,11 @@ def markdown_cell(text: object) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", plain)
 
 
+def counted(number: int, noun: str) -> str:
+    """'1 row', '2 rows'."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def in_all(lists: Sequence[Sequence[str]]) -> list[str]:
     """The words of the first list that every other list has too, in its order."""
     others = [set(words) for words in lists[1:]]

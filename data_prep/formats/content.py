@@ -36,10 +36,12 @@ REFUSED = {  # first bytes -> what it is, what to do
     b"ALIVE\0": ("an AliveCor ATC file", "export it as EDF, or as JSON from the Kardia API"),
     b"@ MFR": ("an MFER file", "convert it to EDF with BioSig (save2gdf)"),
 }
+AGAIN = "copy or export it again"
 READ_HERE = (
     "WFDB, EDF, BDF, .npy, .npz, .csv, DICOM, SCP-ECG, ISHNE, XML of GE MUSE, Philips or HL7 aECG,"
     " Kardia JSON and Apple Health CSV are read"
 )
+_EXPORT = "export it as one of them, or save the signal as .npz or .csv"
 
 
 def kind_of(path: str, record_id: str) -> str:
@@ -67,10 +69,13 @@ def kind_of(path: str, record_id: str) -> str:
             return ROOTS[root.lower()]
         raise InputError(
             f"record {record_id}: {name} is XML with the root <{root[:40]}>; GE MUSE (RestingECG),"
-            " Philips (restingecgdata) and HL7 aECG (AnnotatedECG) are read"
+            f" Philips (restingecgdata) and HL7 aECG (AnnotatedECG) are read: {_EXPORT}"
         )
-    what = "is empty" if not size else "is in no format that is known here"
-    raise InputError(f"record {record_id}: {name} {what}: {READ_HERE}")
+    if not size:
+        raise InputError(f"record {record_id}: {name} is empty: {AGAIN}")
+    raise InputError(
+        f"record {record_id}: {name} is in no format that is known here; {READ_HERE}: {_EXPORT}"
+    )
 
 
 def read_whole(path: str, record_id: str) -> bytes:

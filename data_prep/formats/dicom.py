@@ -15,6 +15,7 @@ import numpy as np
 from data_prep.base.errors import InputError
 from data_prep.ecg.leads import canonical
 from data_prep.ecg.record import Waveform
+from data_prep.formats.content import AGAIN
 from data_prep.formats.lead_names import spelled
 from data_prep.formats.scp import LEAD_NUMBERS
 from data_prep.formats.wfdb_files import LARGEST_VALUES, MILLIVOLTS
@@ -73,7 +74,7 @@ def _read_group(group: Any, order: str, record_id: str) -> Waveform:
     if not 0 < channels * samples <= LARGEST_VALUES or len(held) < need:
         raise InputError(
             f"record {record_id}: DICOM waveform of {channels} x {samples} samples holds"
-            f" {len(held)} of {need} bytes: truncated"
+            f" {len(held)} of {need} bytes: truncated, {AGAIN}"
         )
     adc = np.frombuffer(held[:need], dtype).reshape(samples, channels)
     signal = adc.astype(np.float32)

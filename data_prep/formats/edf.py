@@ -19,6 +19,7 @@ from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.files import ordinary
 from data_prep.ecg.leads import canonical
 from data_prep.ecg.record import Span
+from data_prep.formats.content import AGAIN
 from data_prep.formats.wfdb_files import LARGEST_VALUES, MOST_IN_PARTS
 
 MOST_SIGNALS = 512
@@ -112,7 +113,9 @@ def _check_sizes(head: bytes, size: int, name: str, record_id: str, most: int) -
             f"record {record_id}: the header of {name} claims {blocks} blocks of {total} samples"
         )
     if held < blocks:
-        raise InputError(f"record {record_id}: {name} is truncated: {held} of {blocks} blocks")
+        raise InputError(
+            f"record {record_id}: {name} is truncated: {held} of {blocks} blocks: {AGAIN}"
+        )
     return blocks
 
 

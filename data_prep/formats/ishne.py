@@ -12,6 +12,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.record import Span, Waveform
+from data_prep.formats.content import AGAIN
 from data_prep.formats.wfdb_files import LARGEST_VALUES, MOST_IN_PARTS
 
 MAGIC = b"ISHNE1.0"
@@ -43,7 +44,7 @@ def read_ishne(path: str, record_id: str, span: Span | None = None) -> Waveform:
         if count * leads > most or held < count:
             raise InputError(
                 f"record {record_id}: {Path(path).name} is truncated: {max(0, held)} of {count}"
-                " samples"
+                f" samples: {AGAIN}"
             )
         first, end = span or (0, count)
         file.seek(start + 2 * leads * first)

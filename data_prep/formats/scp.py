@@ -14,7 +14,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.ecg.record import Waveform
-from data_prep.formats.content import read_whole
+from data_prep.formats.content import AGAIN, read_whole
 
 MOST_SAMPLES = 2**24  # of all leads together
 # Numbers of leads in the standard; DICOM and IEEE 11073 use the same.
@@ -63,7 +63,7 @@ def read_scp(path: str, record_id: str) -> Waveform:
     sizes = struct.unpack_from(f"<{len(spans)}H", rhythm, 6)
     ends = list(accumulate(sizes, initial=6 + 2 * len(spans)))
     if ends[-1] > len(rhythm):
-        raise InputError(f"record {record_id}: its SCP-ECG is truncated in section 6")
+        raise InputError(f"record {record_id}: its SCP-ECG is truncated in section 6: {AGAIN}")
 
     # samples
     tables = _tables(sections[2]) if 2 in sections else None
@@ -91,7 +91,9 @@ def _sections(data: bytes, record_id: str, notes: list[str]) -> Iterator[tuple[i
         if number and size > 16 and index:
             content = data[index - 1 : index - 1 + size]
             if len(content) < size:
-                raise InputError(f"record {record_id}: its SCP-ECG is truncated (section {number})")
+                raise InputError(
+                    f"record {record_id}: its SCP-ECG is truncated (section {number}): {AGAIN}"
+                )
             stated = int.from_bytes(content[:2], "little")
             if stated not in (0, crc_hqx(content[2:], 0xFFFF)):
                 notes.append(f"the checksum of SCP section {number} is wrong: perhaps damaged")

@@ -120,8 +120,12 @@ def _windows_of(
             minutes = record.samples / record.rate / 60
             how = {"unit": "min", "desc": ref.record_id, "bar_format": BAR_OF_RECORD}
             bar = progress_bar(total=round(minutes), disable=not progress, **how)
+
+            def advance(seconds: float) -> None:  # rounding must not take it beyond its end
+                bar.update(min(seconds / 60, bar.total - bar.n))
+
             with bar:
-                yield from long_windows(record, job, of_record, lambda s: bar.update(s / 60))
+                yield from long_windows(record, job, of_record, advance)
             return
     except Exception as error:  # whatever is wrong with one record, there are others
         failures.append(Failure(ref.record_id, None, reason_of(error, ref)))

@@ -37,6 +37,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import require_local
 from data_prep.base.lock import only_one
 from data_prep.base.pseudonyms import read_key
+from data_prep.base.words import counted
 from data_prep.corpora.corpus import Corpus, open_corpus
 from data_prep.corpora.pseudonymous import pseudonymise
 from data_prep.dataset.shards import ShardSet, read_metadata
@@ -267,9 +268,10 @@ def say(
     """Prints what was written, and in the last line the counts of `count_words`."""
     parts = " + ".join(f"{name} {size}" for name, size in model.part_sizes.items())
     numbers = f"{sum(model.part_sizes.values())} numbers each ({parts})"
-    print(f"{counts[0]} rows of {records} records, {numbers}, from {model.checkpoint}: {args.out}")
+    rows = f"{counted(counts[0], 'row')} of {counted(records, 'record')}"
+    print(f"{rows}, {numbers}, from {model.checkpoint}: {args.out}")
     if listed:
-        print(f"{counts[1]} records failed in whole or in part: see {listed}")
+        print(f"{counted(counts[1], 'record')} failed in whole or in part: see {listed}")
     print(count_words(*counts))
 
 

@@ -14,6 +14,7 @@ from data_prep.base.errors import InputError, NotSaid
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from data_prep.base.pseudonyms import Pseudonyms
+from data_prep.base.words import counted
 from data_prep.corpora.corpus import Corpus
 from data_prep.dataset.shards import ShardSet, read_metadata
 from data_prep.ecg.record import RecordRef, Span
@@ -156,7 +157,8 @@ def table_metadata(model: LVCG, tasks: dict[str, Sequence[str]], rows: str) -> d
 def nothing_embedded(failures: list[Failure]) -> InputError:
     """The InputError for a table without a row."""
     count, first = count_records(failures), failures[0]
-    return InputError(f"no embedding for any of {count} records; {first.record_id}: {first.reason}")
+    what = "record" if count == 1 else f"no embedding for any of {count} records;"
+    return InputError(f"{what} {first.record_id}: {first.reason}")
 
 
 def _complete(table: Table, failures: list[Failure]) -> Table:
@@ -193,8 +195,8 @@ def count_flags(columns: Mapping[str, np.ndarray]) -> tuple[int, int]:
 def count_words(rows: int, failed: int, weak: int, unknown: int) -> str:
     """What became of the records, on one line."""
     return (
-        f"{rows} rows, {failed} records with failures, {weak} rows of rank below 3, {unknown} rows"
-        " with unknown leads"
+        f"{counted(rows, 'row')}, {counted(failed, 'record')} with failures,"
+        f" {counted(weak, 'row')} of rank below 3, {counted(unknown, 'row')} with unknown leads"
     )
 
 

@@ -71,7 +71,6 @@ class LVCG:
       config: the config that it was trained with.
       preprocess: filter, beat detection and normalisation; every signal goes through it.
       max_beats: of a window; of faster records the rest is one interval, see `with_max_beats`.
-      max_beats: the largest number of beats of a window.
       checkpoint: the name of the weights, with a hash of their content: 'paper#1a2b3c4d'.
       facts: what is known of packaged weights, for example their training data; else empty.
 

@@ -43,6 +43,7 @@ WHOLE_RECORD = -1  # window of a row that stands for all windows of its record
 LARGEST_UNPACKED, LARGEST_GAIN, MOST_ROWS = 2**30, 20, 2**23
 _OTHER_KEYS = ("part_names", "part_sizes", "window", "tokens", "token_offsets")
 _HEADER = b"lvcg_embeddings"  # key of our JSON in a parquet file's metadata
+ROWS_OF_GROUP = 1024  # of a parquet file: what is written at a time, and held in memory
 
 
 @dataclass(repr=False)
@@ -301,7 +302,7 @@ def _save_parquet(file: BinaryIO, table: Table) -> None:
     data = pa.table(columns)
     header["sha256"] = _content_hash(data, header)
     data = data.replace_schema_metadata({_HEADER: json.dumps(header)})
-    pq.write_table(data, file, write_page_checksum=True)
+    pq.write_table(data, file, row_group_size=ROWS_OF_GROUP, write_page_checksum=True)
 
 
 def _content_hash(data, header: dict) -> str:
@@ -315,7 +316,7 @@ def _content_hash(data, header: dict) -> str:
         column = data[name]
         digest.update(f"{name} {len(column)}".encode())
         if str(column.type).startswith("fixed_size_list"):
-            digest.update(column.combine_chunks().flatten().to_numpy().tobytes())
+            digest.update(np.ascontiguousarray(column.combine_chunks().flatten().to_numpy()))
         else:
             digest.update(json.dumps(column.to_pylist()).encode())
     return digest.hexdigest()

@@ -266,6 +266,23 @@ class _Graph:
         places = (params["start_indices"], params["limit_indices"], axes, steps)
         return self.add("Slice", values[0], *map(self.ints, places))
 
+    def piece(self, value: Value, shape, starts: dict[int, Value], sizes: Sequence[int]) -> str:
+        """A piece of these sizes from a place on some axes that is known here, as in a loop that
+        is written out."""
+        if any(isinstance(start, str) for start in starts.values()):
+            raise InputError(
+                "a piece from a place that is not fixed has no counterpart in the export to ONNX:"
+                " use --format=stablehlo"
+            )
+        axes = list(starts)
+        first = [min(max(int(starts[axis]), 0), shape[axis] - sizes[axis]) for axis in axes]
+        last = [start + sizes[axis] for axis, start in zip(axes, first, strict=True)]
+        return self.add("Slice", value, *map(self.ints, (first, last, axes)))
+
+    def on_dynamic_slice(self, values, avals, out, params):
+        starts = dict(enumerate(values[1:]))
+        return self.piece(values[0], avals[0].shape, starts, params["slice_sizes"])
+
     def on_pad(self, values, avals, out, params):
         low, high, between = zip(*params["padding_config"], strict=True)
         if any(between):
@@ -390,15 +407,19 @@ class _Graph:
         return self.transpose(made, np.argsort(numbers.out_spec))
 
     def on_gather(self, values, avals, out, params):
-        """Single elements along the indexed axes, and all of the others: ONNX's GatherND."""
+        """Single elements along the indexed axes, and all of the others: ONNX's GatherND. What vmap
+        makes of a piece from a known place is such a piece again."""
         numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
         operand, indices = avals
+        if indices.ndim == 1 and not isinstance(values[1], str):
+            starts = dict(zip(map(int, numbers.start_index_map), values[1], strict=True))
+            return self.reshape(self.piece(values[0], operand.shape, starts, sizes), out.shape)
         batch, indexed = (
             [int(i) for i in axes]
             for axes in (numbers.operand_batching_dims, numbers.start_index_map)
         )
         rest = [i for i in range(operand.ndim) if i not in (*batch, *indexed)]
-        whole = all(sizes[i] == operand.shape[i] for i in rest)
+        whole = all(sizes[i] == (operand.shape[i] if i in rest else 1) for i in range(operand.ndim))
         first = tuple(range(len(batch)))
         if not whole or tuple(map(int, numbers.start_indices_batching_dims)) != first:
             raise InputError("this way to index has no counterpart in the export to ONNX")

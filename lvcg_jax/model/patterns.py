@@ -66,11 +66,15 @@ def eliminate(matrix: jax.Array, right: jax.Array) -> jax.Array:
     """right matrix^-1 for a small symmetric positive matrix [l,l], with rows `right` [...,l]: Gauss
     and Jordan's elimination, which is as exact as float32 is and takes the same steps wherever it
     runs."""
+    size = len(matrix)
+
+    def without(both: jax.Array, k: jax.Array) -> tuple[jax.Array, None]:
+        row, column = (jax.lax.dynamic_index_in_dim(both, k, axis) for axis in (0, 1))
+        row = row / jax.lax.dynamic_index_in_dim(row, k, 1)
+        return jnp.where(jnp.arange(size)[:, None] == k, row, both - column * row), None
+
     both = jnp.concatenate([matrix, right.T], axis=1)
-    for k in range(len(matrix)):
-        row = both[k] / both[k, k]
-        both = jnp.where(np.arange(len(matrix))[:, None] == k, row, both - both[:, k, None] * row)
-    return both[:, len(matrix) :].T
+    return jax.lax.scan(without, both, jnp.arange(size))[0][:, size:].T
 
 
 def fill_leads(
@@ -100,14 +104,19 @@ def known_share(leads: jax.Array, covariance: jax.Array, left_over: jax.Array) -
     return jnp.clip(1.0 - power(left_over) / jnp.maximum(power(covariance), 1e-12), 0.0, 1.0)
 
 
-def responses(signal: jax.Array, leads: jax.Array, step: int) -> jax.Array:
-    """[T,c] of the patterns with samples `step` apart; leads [c,l] are 1 where a pattern looks.
+def responses(signal: jax.Array, leads: jax.Array, step: jax.Array | int, most: int) -> jax.Array:
+    """[T,c] of the patterns with samples `step` apart, at most `most`; leads [c,l] are 1 where a
+    pattern looks.
 
     Beyond the ends of the record the signal is zero.
     """
-    samples, reach = signal.shape[1], step * (TAPS // 2)
-    wide = jnp.pad(signal.T @ leads.T, ((reach, reach), (0, 0)))
-    return sum(KERNELS[:, i] * wide[i * step : i * step + samples] for i in range(TAPS))
+    samples, middle = signal.shape[1], TAPS // 2
+    wide = jnp.pad(signal.T @ leads.T, ((most * middle, most * middle), (0, 0)))
+
+    def later(taps: int) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(wide, most * middle + taps * step, samples)
+
+    return sum(KERNELS[:, i] * later(i - middle) for i in range(TAPS))
 
 
 def shares_over(
@@ -168,14 +177,17 @@ def coordinates(
     found = record_shares(signal, there, leads, levels, ramps, rate)
     trust = known_share(leads, covariance, left_over)[:, None]
     known = jnp.any(seen & (scale > 0))
-    return jnp.where(known, jnp.einsum("svc,svcf->f", (found - mean) * trust, modes), 0.0)
+    # in two steps: one float32 sum of all 3,780 shares would lose a digit
+    sums = jnp.einsum("svc,svcf->svf", (found - mean) * trust, modes)
+    return jnp.where(known, sums.sum((0, 1)), 0.0)
 
 
 def record_shares(signal, there, leads, levels, ramps, rate) -> jax.Array:
-    """All shares [s,v,c] of a signal [l,T]."""
-    return jnp.stack(
-        [
-            shares_over(responses(signal, leads[s], step), there, levels[s], ramps[s])
-            for s, step in enumerate(steps_of(rate))
-        ]
-    )
+    """All shares [s,v,c] of a signal [l,T]. A loop, as fifteen copies take seconds to compile."""
+    steps = steps_of(rate)
+
+    def of_distance(_: None, at: tuple) -> tuple[None, jax.Array]:
+        step, leads, levels, ramp = at
+        return None, shares_over(responses(signal, leads, step, max(steps)), there, levels, ramp)
+
+    return jax.lax.scan(of_distance, None, (jnp.array(steps), leads, levels, ramps))[1]

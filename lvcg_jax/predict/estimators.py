@@ -1,6 +1,6 @@
 """LVCG for scikit-learn: a transformer of ECG records, and a classifier of them.
 
-    from lvcg_jax.predict.estimators import LVCGClassifier, LVCGEmbedder
+    from lvcg_jax import LVCGClassifier, LVCGEmbedder
 
     make_pipeline(LVCGEmbedder("best"), StandardScaler(), LogisticRegression()).fit(paths, y)
     LVCGClassifier("best").fit(paths, y, groups=patients).predict_proba(paths)

@@ -98,12 +98,14 @@ def _signals(
 def _levels(signals: np.ndarray, leads: np.ndarray, rate: float) -> dict[str, np.ndarray]:
     """Levels and ramps of all patterns, and the covariance of the leads, from a few signals
     [b,l,T]: a level is a quantile of the response."""
-    respond = jax.jit(jax.vmap(patterns.responses, (0, None, None)), static_argnums=2)
+    steps = patterns.steps_of(rate)
+    of_record = partial(patterns.responses, most=max(steps))
+    respond = jax.jit(jax.vmap(of_record, (0, None, None)))
     # golden section: spread evenly between 0 and 1, whichever few are looked at
     order = np.arange(1, np.prod(patterns.SHARES) + 1)
     quantiles = (order * (np.sqrt(5) - 1) / 2 % 1).reshape(patterns.SHARES)
     levels, ramps = [], []
-    for s, step in enumerate(patterns.steps_of(rate)):
+    for s, step in enumerate(steps):
         response = np.array(respond(signals, leads[s], step)).reshape(-1, leads.shape[1])
         ramps.append(RAMP * np.median(np.abs(response), axis=0) + SHARPEST)
         response.sort(axis=0)

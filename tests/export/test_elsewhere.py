@@ -95,7 +95,11 @@ def test_loops_and_indices_mean_in_onnx_what_they_mean_in_jax():
     def function(x, at):
         halved = jax.lax.while_loop(lambda s: (s > 1).any(), lambda s: s / 2, x.astype(jnp.float16))
         total, steps = jax.lax.scan(lambda c, row: (c + row, c * row), x[0], x, reverse=True)
+        cut = jax.lax.dynamic_slice_in_dim
+        places = jnp.arange(5) - 1  # some of them beyond the ends
         return {
+            "pieces": jax.lax.map(lambda i: cut(x, i, 2), places),
+            "of_rows": jax.lax.map(lambda i: jax.vmap(lambda row: cut(row, i, 2))(x), places),
             "halved": halved.astype(jnp.float32),
             "total": total,
             "steps": steps,
@@ -118,6 +122,8 @@ def test_loops_and_indices_mean_in_onnx_what_they_mean_in_jax():
     halve = jax.vmap(lambda row: jax.lax.while_loop(lambda s: s[0] > 1, lambda s: s / 2, row))
     with pytest.raises(InputError, match="a loop that ends row by row"):
         make_onnx(lambda x: {"y": halve(x)}, {"x": shapes["x"]})
+    with pytest.raises(InputError, match="a piece from a place that is not fixed"):
+        make_onnx(lambda x, at: {"y": jax.lax.dynamic_slice_in_dim(x, at[0], 2)}, shapes)
     assert onnx.checker.check_model(made) is None
 
 

@@ -274,8 +274,8 @@ BAD = {
     "zip": (b"PK\x03\x04" + bytes(99), "is a zip archive: unpack it"),
     "gzip": (b"\x1f\x8b" + bytes(99), "is a gzip archive: unpack it"),
     "HDF5": (b"\x89HDF\r\n\x1a\n", "is an HDF5 file: save one record as .npz"),
-    "nothing": (b"", "is empty: WFDB, EDF"),
-    "noise": (bytes(range(256)) * 8, "in no format that is known here: WFDB, EDF"),
+    "nothing": (b"", "is empty: copy or export it again"),
+    "noise": (bytes(range(256)) * 8, "in no format that is known here; WFDB, EDF"),
 }
 
 

@@ -63,7 +63,7 @@ def test_a_response_is_the_sum_over_taps_and_leads():
     rng = np.random.default_rng(0)
     signal = rng.standard_normal((len(LEADS), 60)).astype(np.float32)
     leads, step = draw_leads()[0], 3
-    found = np.asarray(patterns.responses(signal, leads, step))
+    found = np.asarray(patterns.responses(signal, leads, step, most=7))
     t, c = 30, 5
     taps = signal[leads[c] > 0][:, t + step * np.arange(-4, 5)]
     assert found[t, c] == pytest.approx((patterns.KERNELS[c] * taps).sum(), abs=1e-4)

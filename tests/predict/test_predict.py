@@ -106,7 +106,7 @@ def test_one_file_a_folder_and_python_agree(saved, head, trained_run, raw_corpus
     assert door.main([name, model_flag, f"--record={path}", f"--out={tmp_path / 'one.csv'}"]) == 0
     said = capsys.readouterr().out
     assert "| rhythm | probability | threshold | answer |" in said
-    assert f"| {head.classes[0]} |" in said and said.splitlines()[-1].startswith("1 rows, 0 rec")
+    assert f"| {head.classes[0]} |" in said and said.splitlines()[-1].startswith("1 row, 0 rec")
     (one,) = read(tmp_path / "one.csv").values()
     out = tmp_path / "all.parquet"
     assert door.main([name, model_flag, f"--folder={raw_corpus}", f"--out={out}"]) == 0
@@ -171,7 +171,7 @@ def test_fewer_leads_are_warned_about_with_the_measured_loss(
     door.main([*flags, f"--record={path}", "--leads=I,II"])
     said = capsys.readouterr().out
     assert "warning: 1 rows: head 'rhythm' was trained with 12 leads, here are I, II: its" in said
-    assert "1 rows of rank below 3" in said.splitlines()[-1]
+    assert "1 row of rank below 3" in said.splitlines()[-1]
     door.main([*flags, f"--record={path}", "--leads=I,V2"])
     assert "here are I, V2: what that costs was not measured" in capsys.readouterr().out
 

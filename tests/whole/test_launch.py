@@ -213,3 +213,8 @@ def test_the_picture_of_the_readme_can_be_drawn_again(tmp_path):
     assert (kinds.count("derived"), kinds.count("true"), kinds.count("loop")) == (9, 9, 1)
     committed = ElementTree.parse(ROOT / "docs" / "figures" / "readme.svg")
     assert [path.get("class") for path in committed.iter(f"{SVG}path")] == kinds
+    written, drawn = (
+        [text.text for text in of.iter(f"{SVG}text")]
+        for of in (committed, ElementTree.parse(picture))
+    )
+    assert written == drawn, "docs/figures/readme.svg is of other weights"

@@ -130,7 +130,7 @@ def test_a_record_gets_an_answer(lvcg, record):
     done = lvcg("predict", "--record=ecg.npz", "--out=answer.csv")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "no --head given: the packaged head 'best-super'" in done.stdout
-    assert "| NORM | 0." in done.stdout and done.stdout.splitlines()[-1].startswith("1 rows, 0 rec")
+    assert "| NORM | 0." in done.stdout and done.stdout.splitlines()[-1].startswith("1 row, 0 rec")
     assert "super:NORM" in (record / "answer.csv").read_text().splitlines()[0]
 
 
