@@ -26,7 +26,7 @@ for pair in "3.11 lowest-direct" "3.11 highest" "3.12 highest" "3.13 highest"; d
   echo "== Python $version, packages: $resolution"
   [[ -x "$place/bin/python" ]] || uv venv --quiet --python "$version" "$place"
   uv pip install --quiet --python "$place/bin/python" --resolution "$resolution" \
-    --editable . "pytest>=8" "pytest-timeout>=2.3" "pandas>=2.2"
+    --editable . "pytest>=8.4" "pytest-timeout>=2.3" "pandas>=2.2"
   uv pip list --quiet --python "$place/bin/python" --format freeze |
     grep -E '^(jax|flax|orbax-checkpoint|grain|numpy|scipy|scikit-learn|pyarrow|wfdb)==' |
     paste -sd ' '

@@ -11,8 +11,8 @@ embedding   a logistic regression on embeddings, which learns membership from ot
 
 AUROC of "was trained on": 50 is chance, 100 is certain. Splits may differ in themselves, as records
 of PTB-XL's fold 9 were checked more often than others. So the same is asked of the same model with
-random weights, which no patient was part of, and of the validation split against the test split,
-which the weights were not trained on. No label is read.
+random weights, which has only means and fitted parts from training records, and of the validation
+split against the test split, which the weights were not trained on. No label is read.
 
 Axis letters: m record, g group, r row of a batch.
 """

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 from helpers.builds import ecg, files_of, ledger_of, quiet_build, read_or_die, write_wfdb
 
 from data_prep import build as build_door
@@ -238,6 +239,22 @@ def test_a_record_that_ends_its_worker_is_in_the_ledger_and_the_others_are_built
     metadata = shards.read_metadata(tmp_path / "out")
     stored = {e["record_id"] for s in metadata["splits"] for e in ShardSet(tmp_path / "out", s)}
     assert stored == {f"good{i}" for i in range(5)}
+
+
+def test_a_file_that_ends_scipys_reader_is_a_line_of_the_ledger_and_the_others_are_built(
+    tmp_path,
+):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for i in range(4):
+        scipy.io.savemat(folder / f"A{i}.mat", {"ECG": {"sex": "Male", "data": ecg(i).T / 1000}})
+    deadly = REPO / "tests" / "fuzz" / "failures" / "bus_error.mat"
+    (folder / "A4.mat").write_bytes(deadly.read_bytes())
+    assert main(["--corpus=files", f"--raw={folder}", f"--out={tmp_path / 'out'}"]) == 0
+    ledger = ledger_of(tmp_path / "out")
+    kept = {name for name, row in ledger.items() if row["kept"] == "yes"}
+    assert kept == {f"A{i}" for i in range(4)} and ledger.keys() == kept | {"A4"}
+    assert "A4.mat" in ledger["A4"]["reason"] and "\n" not in ledger["A4"]["reason"]
 
 
 def test_shard_and_split_without_a_kept_record(corpus, tmp_path, monkeypatch):

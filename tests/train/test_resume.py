@@ -92,6 +92,57 @@ def test_sigterm_saves_and_the_same_command_resumes(quick_shards, reference, tmp
     assert_same_run(tmp_path / "run", reference)
 
 
+# `lvcg train` that gets Ctrl-C, once or until it ends, just before the folder of checkpoint 6 is
+# made or gets its final name: Python's audit hooks see both, in whichever thread Orbax does them.
+# What a shell starts in the background ignores Ctrl-C, and hands that on: hence the first signal().
+INTERRUPTED = """
+import os, runpy, signal, sys, time
+from pathlib import Path
+
+moment, again = sys.argv.pop(1), sys.argv.pop(1) == "again"
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def interrupt(event, arguments):
+    if event == moment and Path(arguments[0]).match("checkpoints/6.*"):
+        os.kill(os.getpid(), signal.SIGINT)
+        while again:
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.addaudithook(interrupt)
+runpy.run_module("lvcg_jax.train", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "times", "newest"),
+    # the first Ctrl-C waits for the checkpoint, and for that of step 9 if the loop was already
+    # there; a second one does not
+    [("os.mkdir", "once", (6, 9)), ("os.rename", "again", (3,))],
+)
+def test_ctrl_c_within_a_checkpoint_ends_the_run_and_the_same_command_continues(
+    moment, times, newest, quick_shards, reference, tmp_path
+):
+    arguments = train_arguments(tmp_path / "run", quick_shards, *SETTINGS)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, moment, times, *arguments],
+        cwd=ROOT,
+        env=commands.environment(quick=True),
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 130, done.stderr[-3000:]
+    assert "ending after this step" in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.rstrip().endswith("\ninterrupted")
+    step = LVCG.load(tmp_path / "run", "latest").step
+    assert step in newest
+    done = run("lvcg_jax.train", *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"resuming {tmp_path / 'run'} at step {step}\n" in done.stderr
+    assert_same_run(tmp_path / "run", reference)
+
+
 def assert_close_losses(workdir, reference):
     mine, theirs = train_losses(workdir), train_losses(reference)
     for step in range(1, STEPS + 1):
