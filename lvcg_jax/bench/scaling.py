@@ -2,27 +2,42 @@
 for many chips.
 
     lvcg scaling --devices=8 --chips=256 --config=configs/pretrain.py
+    lvcg scaling --roofline
+    lvcg scaling --roofline --topology=v5e:2x2 --config=configs/pretrain.py:accelerator
 
 Compiles the step as lowered for TPU, but for --devices virtual CPU devices (nothing runs), and
 lists its collectives. The second table is CALCULATED, not measured: weak scaling with the same
 number of records on every chip, from the FLOPs of the model, the bytes of the collectives, and the
 chip's speed, link speed and latency as given by flags.
+
+--roofline lists instead what each block of the network computes and moves on one chip, in a
+training step and in an embedding, and what that takes at least on some accelerators (CALCULATED
+from their published peaks); and the memory that the programs ask for.
+
+--topology=v5e:2x4 compiles with the compiler of TPUs for such a slice, which needs no TPU but
+libtpu (`pip install lvcg-jax[tpu]`): its fusions, its collectives, its memory.
 """
 
 import argparse
+import importlib.util
 import math
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.export
 import numpy as np
+from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from data_prep.base.command import Parser, positive_float, positive_int, run_command
 from data_prep.base.errors import InputError
+from lvcg_jax.bench.hlo import BITS, Program
 from lvcg_jax.bench.records import MEAN_BEATS
+from lvcg_jax.bench.roofline import ACCELERATORS, by_block, roofline_table
+from lvcg_jax.bench.timing import program_bytes
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.config.inputs import make_subsets
@@ -38,19 +53,6 @@ from lvcg_jax.train.sharding import (
 )
 from lvcg_jax.train.steps import Watch, make_train_step
 
-SIZES = {
-    "pred": 1,
-    "s8": 1,
-    "u8": 1,
-    "f16": 2,
-    "bf16": 2,
-    "s32": 4,
-    "u32": 4,
-    "f32": 4,
-    "s64": 8,
-    "u64": 8,
-    "f64": 8,
-}
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 SMALL_BYTES = 65536  # collectives below are bound by latency, not by the link
 
@@ -80,9 +82,11 @@ def abstract_programs(config, mesh: Mesh | AbstractMesh, rows: int, slots: int) 
     return {"train": (step, (carried, micro_batches)), "embed": (embed, (variables, batch))}
 
 
-def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh):
-    """Compiles for the mesh's CPU devices what a TPU would be given, without the forms that suit
-    only a CPU."""
+def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh) -> jax.stages.Compiled:
+    """Compiles for the mesh's devices. CPUs are given what a TPU would be, without the forms that
+    suit only a CPU."""
+    if mesh.devices.flat[0].platform == "tpu":
+        return step.lower(*arguments).compile()
     checks = (jax.export.DisabledSafetyCheck.platform(),)
     exported = jax.export.export(step, platforms=("tpu",), disabled_checks=checks)(*arguments)
     leaves, tree = jax.tree.flatten(arguments)
@@ -94,6 +98,22 @@ def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh):
     ]
     lowered = jax.jit(exported.call).lower(*jax.tree.unflatten(tree, placed))
     return lowered.compile({"xla_backend_optimization_level": 0})  # it will not run
+
+
+def topology_devices(name: str) -> Sequence[jax.Device]:
+    """Devices of a TPU slice such as v5e:2x4 that programs can be compiled for, and no more."""
+    kind = name.partition(":")[0]
+    if kind not in ACCELERATORS or not re.fullmatch(r"\w+:\d+x\d+", name):
+        raise InputError(f"--topology={name}: write v5e:2x4 or v6e:2x4, say")
+    if importlib.util.find_spec("libtpu") is None:
+        raise InputError("--topology needs the compiler of TPUs: pip install lvcg-jax[tpu]")
+    # what it would otherwise look for in the network, at length
+    os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
+    os.environ["TPU_ACCELERATOR_TYPE"] = "v5litepod-8" if kind == "v5e" else "v6e-8"
+    try:
+        return topologies.get_topology_desc(name, "tpu").devices
+    except jax.errors.JaxRuntimeError as error:
+        raise InputError(f"--topology={name}: {str(error).splitlines()[0]}") from None
 
 
 @dataclass(frozen=True)
@@ -122,7 +142,7 @@ def read_collectives(hlo: str) -> list[Collective]:
             continue
         shapes, kind = match.groups()
         size = sum(
-            SIZES[dtype] * math.prod(int(n) for n in dims.split(",") if n)
+            BITS[dtype] // 8 * math.prod(int(n) for n in dims.split(",") if n)
             for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", shapes)
         )
         devices = _group_size(line)
@@ -205,8 +225,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--devices",
         type=positive_int,
-        default=8,
         help="virtual devices of the compiled step (default 8)",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="v5e:2x4",
+        help="compile with the compiler of TPUs, for such a slice (default: that of CPUs)",
+    )
+    parser.add_argument(
+        "--roofline", action="store_true", help="what bounds each block on one chip"
     )
     parser.add_argument(
         "--chips", type=positive_int, default=256, help="calculate up to this many (default 256)"
@@ -238,20 +265,56 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.latency_us < 0:
         raise InputError(f"--latency_us={args.latency_us:g}: give 0 or more")
+    if args.devices and (args.topology or args.roofline):
+        raise InputError("--devices: --topology says how many there are, and --roofline is of one")
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
-
-    # the compiled step on virtual devices
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", args.devices)
     config = read_config_file(args.config)
     config.mesh.shard_parameters = args.shard_parameters
-    config.data.batch_size = args.records * args.devices
+    jax.config.update("jax_platforms", "cpu")
+    if not args.topology and not args.roofline:
+        jax.config.update("jax_num_cpu_devices", args.devices or 8)
+    devices = topology_devices(args.topology) if args.topology else jax.devices()
+    (print_roofline if args.roofline else print_scaling)(args, config, devices)
+    return 0
+
+
+def print_roofline(args: argparse.Namespace, config, devices: Sequence[jax.Device]) -> None:
+    """Tables of the blocks of a training step and of an embedding on one device."""
+    dtype, kind = config.model.dtype, (args.topology or "").partition(":")[0]
+    if dtype != "float32" and not kind:
+        raise InputError(
+            f"model.dtype={dtype}: the compiler of CPUs widens it; give --topology, or a config"
+            " with float32"
+        )
+    config.data.batch_size = args.records
+    mesh = make_mesh(config, devices[:1])
     slots = round(args.records * MEAN_BEATS)
-    mesh = make_mesh(config)
+    chips = [ACCELERATORS[kind]] if kind else list(ACCELERATORS.values())
+    compiler = f"the compiler of {args.topology}" if kind else "the compiler of CPUs"
+    print(f"Calculated: {args.records} records of {slots} beats, {dtype}, {compiler}.\n")
+    for chip in chips:
+        print(
+            f"- {chip.name}: {chip.tflops[dtype]:g} TFLOP/s, {chip.gbytes:,g} GB/s: the memory"
+            f" bounds below {chip.ridge(dtype):.0f} FLOP per byte"
+        )
+    programs = abstract_programs(config, mesh, args.records, slots)
+    for name, (program, arguments) in programs.items():
+        compiled = compile_as_for_tpu(program, arguments, mesh)
+        blocks = by_block(Program(compiled.as_text()).costs())
+        print(f"\n{name}: {program_bytes(compiled) / 1e9:.2f} GB of memory\n")
+        print("\n".join(roofline_table(blocks, chips, dtype)), end="")
+
+
+def print_scaling(args: argparse.Namespace, config, devices: Sequence[jax.Device]) -> None:
+    """Collectives of the compiled step, and what they mean for many chips."""
+    # the compiled step
+    config.data.batch_size = args.records * len(devices)
+    slots = round(args.records * MEAN_BEATS)
+    mesh = make_mesh(config, devices)
     step, arguments = abstract_programs(config, mesh, args.records, slots)["train"]
     found = read_collectives(compile_as_for_tpu(step, arguments, mesh).as_text())
     parameters = sum(x.size for x in jax.tree.leaves(arguments[0][0].params))
@@ -264,7 +327,7 @@ def main(argv: list[str] | None = None) -> int:
         f"{parameters:,} parameters, {args.records} records a device,"
         f" shard_parameters={args.shard_parameters}\n"
     )
-    print(f"Collectives of one compiled step on {args.devices} devices:\n")
+    print(f"Collectives of one compiled step on {len(devices)} devices:\n")
     print("\n".join(collective_table(found)))
     reached = f"{chip.share:.0%} of {chip.tflops:g} TFLOP/s reached"
     print(f"\nCalculated: {gflop:,.0f} GFLOP a step and chip, {reached},")
@@ -272,7 +335,6 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{chip.link_gbytes:g} GB/s a link, {latency}, nothing overlapped:\n")
     sizes = [n for n in (1, 4, 16, 64, 256, 1024, 4096) if n < args.chips] + [args.chips]
     print("\n".join(weak_scaling(chip, gflop, found, sizes, args.records)))
-    return 0
 
 
 if __name__ == "__main__":

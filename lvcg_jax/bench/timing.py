@@ -43,6 +43,13 @@ def count_flops(function, *arguments) -> int:
     return int(function.lower(*arguments).cost_analysis()["flops"])
 
 
+def program_bytes(compiled: jax.stages.Compiled) -> int:
+    """What a compiled program asks for: arguments, results and what it needs between."""
+    memory = compiled.memory_analysis()
+    parts = memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes
+    return sum(parts) - memory.alias_size_in_bytes
+
+
 class Measured:
     """A call to be timed, and what its line says of it."""
 
@@ -90,11 +97,7 @@ class Program(Measured):
 
     def program_memory(self) -> float:
         """GiB that the compiled program asks for: arguments, results and what it needs between."""
-        memory = self.compiled.memory_analysis()
-        program = (
-            memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-        )
-        return (program - memory.alias_size_in_bytes) / 2**30
+        return program_bytes(self.compiled) / 2**30
 
     def report(
         self, batch: dict, flops: int, seconds: list[float], peak: float

@@ -6,7 +6,7 @@ then is (data, share, model): groups are split over data, the beats and the reco
 share. Beats of a record may be on two devices; only their tokens are exchanged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import jax
@@ -16,15 +16,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from data_prep.base.errors import InputError
 
 
-def make_mesh(config) -> Mesh:
-    """All devices as (data, model), or (data, share, model) where groups are shared."""
-    devices = jax.device_count()
-    if devices % config.mesh.model:
+def make_mesh(config, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """All devices, or those that are given, as (data, model), or (data, share, model) where groups
+    are shared."""
+    count = jax.device_count() if devices is None else len(devices)
+    if count % config.mesh.model:
         raise InputError(
-            f"{devices} devices cannot be split into groups of mesh.model={config.mesh.model}:"
+            f"{count} devices cannot be split into groups of mesh.model={config.mesh.model}:"
             " choose a divisor"
         )
-    data = devices // config.mesh.model
+    data = count // config.mesh.model
     records, share = config.data.batch_size // (config.optim.accumulate * data), 1
     if config.data.pack and records:
         share = sharing_devices(records, data, config.mesh.group_records)
@@ -32,7 +33,7 @@ def make_mesh(config) -> Mesh:
     if share == 1:
         del axes["share"]
     auto = (AxisType.Auto,) * len(axes)
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=auto, devices=devices)
 
 
 def sharing_devices(records: int, devices: int, group_records: int) -> int:
