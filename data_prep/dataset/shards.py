@@ -243,10 +243,12 @@ def _check_metadata(metadata: dict, file: str | Path) -> None:
             raise _no_metadata(file, f"no shards of {split}")
         for shard in listed:
             if not isinstance(shard, dict) or not all(
-                isinstance(shard.get(key), kind) for key, kind in _SHARD_KEYS.items()
+                key in shard and isinstance(shard[key], kind) for key, kind in _SHARD_KEYS.items()
             ):
                 raise _no_metadata(file, f"a shard of {split} is not described")
-            if os.path.basename(shard["file"]) != shard["file"] or shard["examples"] < 0:
+            name = shard["file"]
+            plain = os.path.basename(name) == name and name.isprintable()
+            if not plain or len(name.encode()) > 255 or shard["examples"] < 0:
                 raise _no_metadata(file, f"a shard of {split} is no file of this folder")
 
 

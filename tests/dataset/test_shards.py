@@ -235,8 +235,11 @@ DAMAGE = {
     "shards": lambda m: m["splits"]["train"].pop("shards"),
     "no shard": lambda m: m["splits"]["train"].update(shards=[]),
     "a shard": lambda m: m["splits"]["train"]["shards"][0].pop("sha256"),
+    "what may be null": lambda m: m["splits"]["train"]["shards"][0].pop("first_uid"),
     "a number": lambda m: m["splits"]["train"]["shards"][0].update(examples="4"),
     "another folder": lambda m: m["splits"]["train"]["shards"][0].update(file="../x"),
+    "a long name": lambda m: m["splits"]["train"]["shards"][0].update(file="x" * 256),
+    "no name": lambda m: m["splits"]["train"]["shards"][0].update(file="a\n\ud800"),
     "a split": lambda m: m["splits"].update(train=7),
 }
 
