@@ -117,7 +117,10 @@ COMMANDS = {
             "lvcg_jax.bench.__main__",
             "measure training, embedding, deriving, reading and saving",
         ),
-        "scaling": ("lvcg_jax.bench.scaling", "list what a step sends between devices"),
+        "scaling": (
+            "lvcg_jax.bench.scaling",
+            "list what a step sends between devices, and what bounds it on a chip",
+        ),
         "benchmark": ("data_prep.benchmark", "measure the build of a data set"),
     },
 }

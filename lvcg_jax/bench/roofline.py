@@ -75,7 +75,7 @@ def roofline_table(blocks: dict[str, Cost], chips: Iterable[Accelerator], dtype:
     chips, total = list(chips), Cost("", 0.0, 0.0, 0.0)
     estimated = any(cost.cycles for cost in blocks.values())
     columns = ["block", "GFLOP", "MB of memory", "FLOP per byte"]
-    columns += [f"{chip.name}: ms at least" for chip in chips]
+    columns += [f"{chip.name}: ms" for chip in chips]
     columns += ["million cycles, estimated"] if estimated else []
     rows, times = [], [0.0] * len(chips)
     for cost in blocks.values():

@@ -107,6 +107,7 @@ def topology_devices(name: str) -> Sequence[jax.Device]:
         raise InputError(f"--topology={name}: write v5e:2x4 or v6e:2x4, say")
     if importlib.util.find_spec("libtpu") is None:
         raise InputError("--topology needs the compiler of TPUs: pip install lvcg-jax[tpu]")
+    jax.config.update("jax_enable_compilation_cache", False)  # nothing can be read from it
     # what it would otherwise look for in the network, at length
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost"}
     os.environ["TPU_ACCELERATOR_TYPE"] = "v5litepod-8" if kind == "v5e" else "v6e-8"
@@ -134,12 +135,19 @@ class Collective:
 
 
 def read_collectives(hlo: str) -> list[Collective]:
-    """The collectives in the text of a compiled program."""
-    found = []
+    """The collectives in the text of a compiled program.
+
+    One that a TPU sends in pieces, while it computes, stands in each of these computations, with
+    one channel.
+    """
+    found, channels = [], set()
     for line in hlo.splitlines():
         match = re.search(rf"= (.+?) ({'|'.join(KINDS)})(?:-start)?\(", line)
-        if not match:
+        channel = re.search(r"channel_id=(\d+)", line)
+        if not match or (channel and channel[1] in channels):
             continue
+        if channel:
+            channels.add(channel[1])
         shapes, kind = match.groups()
         size = sum(
             BITS[dtype] // 8 * math.prod(int(n) for n in dims.split(",") if n)

@@ -17,7 +17,9 @@ HLO = "\n".join(
         "  %all-reduce-start.2 = f32[] all-reduce-start(%c),"
         " replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add",
         "  %all-gather.3 = f32[8,10]{1,0} all-gather(f32[1,10]{1,0} %d),"
-        " replica_groups={{0,1},{2,3}}, dimensions={0}",
+        " channel_id=7, replica_groups={{0,1},{2,3}}, dimensions={0}",
+        "  %all-gather.3.clone = f32[8,10]{1,0} all-gather(f32[1,10]{1,0} %d),"
+        " channel_id=7, replica_groups={{0,1},{2,3}}, dimensions={0}",  # another piece of it
         "  %reduce-scatter.4 = f32[5]{0} reduce-scatter(f32[20]{0} %e),"
         " replica_groups=mesh['a'=4,'b'=2] {'a'}, dimensions={0}",
     )

@@ -213,7 +213,7 @@ def test_mistakes_are_told(trained_run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "preset, place", [("paper", "none"), ("accelerator", "data"), ("paper", "model")]
+    "preset, place", [("paper", "none"), ("accelerator", "data"), ("best", "model")]
 )
 def test_train_step_and_embedder_lower_for_256_accelerators(preset, place):
     """Without one at hand: StableHLO for tpu and cuda, sharded, with static shapes and no call back
