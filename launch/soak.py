@@ -193,7 +193,8 @@ def files_in(place: Path) -> dict[str, str]:
 
 def of_run(place: Path) -> dict[str, str]:
     """Hashes of the config, of every logged number and of the weights of a run; the files of
-    checkpoints hold times and random names."""
+    checkpoints hold times and random names. Of their list the newest counts: a run that was asked
+    to end has saved one more, in the place of an older one."""
     import jax
     import numpy as np
 
@@ -202,12 +203,12 @@ def of_run(place: Path) -> dict[str, str]:
 
     rows = [{k: v for k, v in row.items() if k not in OWN} for row in read_metrics(place)]
     arrays = map(np.asarray, jax.tree.leaves(LVCG.load(place, "latest").variables))
-    steps = sorted(path.name for path in (place / "checkpoints").iterdir())
+    newest = max(int(path.name) for path in (place / "checkpoints").iterdir())
     content = {
         "metrics.jsonl": json.dumps(rows, sort_keys=True).encode(),
         "weights": b"".join(x.tobytes() for x in arrays),
         "config.json": (place / "config.json").read_bytes(),
-        "checkpoints": " ".join(steps).encode(),
+        "newest checkpoint": str(newest).encode(),
     }
     return {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
 
