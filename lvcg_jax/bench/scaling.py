@@ -103,7 +103,7 @@ def compile_as_for_tpu(step, arguments: tuple, mesh: Mesh) -> jax.stages.Compile
 def topology_devices(name: str) -> Sequence[jax.Device]:
     """Devices of a TPU slice such as v5e:2x4 that programs can be compiled for, and no more."""
     kind = name.partition(":")[0]
-    if kind not in ACCELERATORS or not re.fullmatch(r"\w+:\d+x\d+", name):
+    if not re.fullmatch(r"v[56]e:\d+x\d+", name):
         raise InputError(f"--topology={name}: write v5e:2x4 or v6e:2x4, say")
     if importlib.util.find_spec("libtpu") is None:
         raise InputError("--topology needs the compiler of TPUs: pip install lvcg-jax[tpu]")
@@ -301,7 +301,7 @@ def print_roofline(args: argparse.Namespace, config, devices: Sequence[jax.Devic
     config.data.batch_size = args.records
     mesh = make_mesh(config, devices[:1])
     slots = round(args.records * MEAN_BEATS)
-    chips = [ACCELERATORS[kind]] if kind else list(ACCELERATORS.values())
+    chips = [chip for chip in ACCELERATORS.values() if not kind or chip.name.startswith("TPU")]
     compiler = f"the compiler of {args.topology}" if kind else "the compiler of CPUs"
     print(f"Calculated: {args.records} records of {slots} beats, {dtype}, {compiler}.\n")
     for chip in chips:
