@@ -316,7 +316,7 @@ def _content_hash(data, header: dict) -> str:
         column = data[name]
         digest.update(f"{name} {len(column)}".encode())
         if str(column.type).startswith("fixed_size_list"):
-            digest.update(np.ascontiguousarray(column.combine_chunks().flatten().to_numpy()))
+            digest.update(np.ascontiguousarray(column.combine_chunks().flatten().to_numpy()).data)
         else:
             digest.update(json.dumps(column.to_pylist()).encode())
     return digest.hexdigest()

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.commands import get_config
 
-from configs.pretrain import get_config
 from data_prep.base.errors import InputError
 from lvcg_jax.bench import scaling
 from lvcg_jax.bench.hlo import Cost, Program
