@@ -154,8 +154,13 @@ def test_eight_threads_work_out_each_window_once(monkeypatch):
     )
     order = BatchOrder(PTBXL, 512, 1, 1, seed=0)
     own = OwnOrder(order, [0])
+    found = []
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(own.__getitem__, range(10 * own.steps)))
+        # As in training no reader is further behind than what is read ahead: at most a window here.
+        for window in range(10):
+            steps = range(window * own.steps, (window + 1) * own.steps)
+            found += threads.map(own.__getitem__, steps)
+    own.wait()
     mine = [k for order, k in worked_out if order is own]
     assert mine == list(range(11)), "in order, the one after the last ahead of need"
     np.testing.assert_array_equal(found[9 * own.steps].reshape(-1), order[9 * own.steps])
