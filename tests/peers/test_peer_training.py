@@ -16,7 +16,8 @@ from data_prep.synthetic_heart.records import make_record
 from lvcg_jax.config.build import make_model
 from lvcg_jax.config.files import read_config_file
 from lvcg_jax.config.inputs import make_subsets
-from lvcg_jax.data.packing import silent_batch
+from lvcg_jax.data.packing import pack, silent_batch
+from lvcg_jax.data.windows import dataset_windows
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.peers import METHODS
@@ -186,6 +187,25 @@ def test_a_run_is_embedded_like_any_other(run, signal_shards):
     assert few.parts["structure"].shape == (2, size)
     with pytest.raises(InputError, match="which only embeds"):
         model.vcg(np.zeros((900, 1)), 300, ["I"])
+
+
+def test_batches_of_a_peer_are_full_whatever_beats_its_records_have(
+    run, signal_shards, monkeypatch
+):
+    monkeypatch.setattr("lvcg_jax.embed.lvcg.PEER_ROWS", 4)
+    full = []
+
+    def spy(windows, slots, rows, *more):
+        for some, batch in pack(windows, slots, rows, *more):
+            full.append(len(some) == rows)
+            yield some, batch
+
+    monkeypatch.setattr("lvcg_jax.embed.devices.pack", spy)
+    model, windows = LVCG.load(run), list(dataset_windows(signal_shards, ["train"]))[:12]
+    _, together = model.embed_windows(windows)
+    assert full == [True] * 3
+    _, alone = model.embed_windows(windows, model.max_beats, 1)
+    np.testing.assert_allclose(together["structure"], alone["structure"], atol=1e-5)
 
 
 # ---- Mistakes
