@@ -11,7 +11,7 @@ import optax
 from data_prep.base.errors import InputError
 
 # Top-level parameter groups that no loss term reaches, and those that only the rhythm term reaches.
-ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm", "shape")
+ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm", "shape", "patterns")
 FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)
 
 

@@ -59,6 +59,18 @@ def test_only_kernels_decay(paper_shapes):
     assert names[False] == {"bias", "scale", "query", "directions"}
 
 
+@pytest.mark.parametrize("part", ["shape", "patterns"])
+def test_what_was_fitted_to_records_stays_as_it_is_even_if_all_weights_decay(part):
+    config = get_config("paper")
+    config.optim.decay = "all"
+    params = _small() | {part: {"modes": jnp.ones((4, 2))}}
+    tx = make_optimizer(config)
+    still = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = tx.update(still, tx.init(params), params)
+    assert not np.any(updates[part]["modes"])
+    assert np.any(updates["encoder"]["token"]["kernel"])
+
+
 def test_the_rhythm_encoder_alone_is_outside_the_optimiser(paper_shapes):
     config = get_config("paper")
     labels = {
