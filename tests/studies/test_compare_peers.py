@@ -55,14 +55,17 @@ def gap(model, control, value, low, high):
     return names | {"difference": value, "low": low, "high": high}
 
 
+USED = {"numbers": 128}
+
+
 def test_rows_that_do_not_clearly_beat_random_weights_are_marked_with_what_is_known_of_them():
     rows = [
         {"title": title, "kind": kind, "encoder": "ResNet", "facts": facts}
         for title, kind, facts in (
             ("SimCLR", "method", {}),
-            ("BYOL", "method", {"spread": 0.4, "first_loss": 2.0, "last_loss": 1.0}),
-            ("SimSiam", "method", {"spread": 0.001, "collapsed": True}),
-            ("random ResNet", "control", {}),
+            ("BYOL", "method", USED | {"rank": 1.26, "first_loss": 2.0, "last_loss": 1.0}),
+            ("SimSiam", "method", {"collapsed": True}),
+            ("random ResNet", "control", USED | {"rank": 1.9}),
         )
     ]
     random = [
@@ -77,12 +80,11 @@ def test_rows_that_do_not_clearly_beat_random_weights_are_marked_with_what_is_kn
         "BYOL": UNCLEAR,
         "SimSiam": BELOW,
     }
-    assert "+1.0 [-1.0, +3.0] over random ResNet; it has not collapsed" in why_not(
-        rows[1], marks["BYOL"]
-    )
-    assert "its loss fell, from 2 to 1" in why_not(rows[1], marks["BYOL"])
+    words = why_not(rows[1], marks["BYOL"], rows[3])
+    assert "+1.0 [-1.0, +3.0] over random ResNet; its 128 numbers use 1.3 dim" in words
+    assert "those of random weights 1.9; its loss fell, from 2 to 1" in words
     assert "-20.0 [-30.0, -10.0] over random ResNet; it has collapsed" in why_not(
-        rows[2], marks["SimSiam"]
+        rows[2], marks["SimSiam"], rows[3]
     )
     assert difference(result, "SimSiam", "LVCG")["difference"] == -0.3
     assert difference(result, "SimSiam", "BYOL") is None
@@ -141,7 +143,8 @@ def made_up_rows():
             row.few = {name: features(name) for name in FEW_LEADS}
             row.moved = {name: [features(name, test_only=True)] for name in moves(1)}
             trials = [trial(1e-3, 0.7), trial(3e-4, None, "diverged")]
-            row.facts = {"rates": trials, "rate": 1e-3, "validation": 0.7, "spread": 0.3}
+            row.facts = {"rates": trials, "rate": 1e-3, "validation": 0.7}
+            row.facts |= {"numbers": 4, "rank": 2.5}
         elif kind == "method":
             row.facts = {"short": "LVCG"}
         rows.append(row)
@@ -190,6 +193,7 @@ def test_the_page_shows_every_number_and_every_reason(tmp_path, monkeypatch):
     assert f"| ST-MEM {BELOW} |" in text and "- ST-MEM: -" in text  # random weights are better
     assert "- BYOL: no scores, it diverged" in text and "out of memory" in text
     assert "| LVCG | 70.0 | diverged | 0.001 | 70.0 |" in text
+    assert "| ST-MEM | 4 | 2.5 |" in text
     assert "| ptbxl super | LVCG |" in text.split("### Attention heads")[1]
     assert "| HeartLang (linear) |" in text  # published
     assert text.count("<details>") == text.count("</details>") == 2

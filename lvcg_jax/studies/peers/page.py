@@ -47,16 +47,17 @@ def mark_rows(result: dict, rows: Sequence[dict]) -> dict[str, dict]:
     return found
 
 
-def why_not(row: dict, gap: dict) -> str:
-    """What is known of a row that does not clearly beat random weights."""
+def why_not(row: dict, gap: dict, control: dict) -> str:
+    """What is known of a row that does not clearly beat the random weights of a control."""
     gain = points(gap["difference"], gap["low"], gap["high"], "+")
     facts, words = row["facts"], []
     if facts.get("collapsed"):
         words.append("it has collapsed: all embeddings point the same way")
-    elif "spread" in facts:
-        words.append("it has not collapsed")
-    if "spread" in facts:
-        words.append(f"spread of the embeddings {facts['spread']:.2g} of 1")
+    if "rank" in facts and "rank" in control["facts"]:
+        words.append(
+            f"its {facts['numbers']} numbers use {facts['rank']:.1f} dimensions, those of random"
+            f" weights {control['facts']['rank']:.1f}"
+        )
     if "first_loss" in facts:
         fell = facts["last_loss"] < facts["first_loss"]
         losses = f"from {facts['first_loss']:.3g} to {facts['last_loss']:.3g}"
@@ -98,6 +99,7 @@ def section_text(document: dict) -> str:
     lines += ["### Attention heads", "", *_attention(document)]
     lines += ["### Fewer leads", "", *_few_leads(document)]
     lines += ["### Electrodes elsewhere", "", *_moved(document)]
+    lines += ["### Dimensions", "", *_dimensions(rows)]
     lines += ["### Longer training", "", *_longer(rows, results)]
     lines += ["### Learning rates", "", *_rates(document)]
     lines += ["### Cost", "", *_cost(document)]
@@ -130,7 +132,10 @@ def _marks(result: dict, rows: Sequence[dict], marks: dict[str, dict]) -> list[s
         f" {BELOW}: below them. {'Rows with a mark:' if marks else 'No row has a mark.'}"
     ]
     by_title = {row["title"]: row for row in rows}
-    lines += [why_not(by_title[title], gap) for title, gap in marks.items()]
+    lines += [
+        why_not(row, gap, by_title[f"random {row['encoder']}"])
+        for row, gap in ((by_title[title], gap) for title, gap in marks.items())
+    ]
     lines += [f"- {row['title']}: no scores, {row['reason']}" for row in rows if row["reason"]]
     return [*lines, ""]
 
@@ -245,6 +250,21 @@ def _moved(document: dict) -> list[str]:
         f"![Electrodes elsewhere](figures/{PICTURES[2]})",
         "",
     ]
+
+
+def _dimensions(rows: Sequence[dict]) -> list[str]:
+    cells = [
+        [row["title"], str(row["facts"]["numbers"]), f"{row['facts']['rank']:.1f}"]
+        for row in rows
+        if "rank" in row["facts"]
+    ]
+    words = (
+        "How many numbers an embedding has, and how many dimensions they use: the effective rank, e"
+        " to the entropy of the shares that principal components have of the variance. An embedding"
+        " that has collapsed uses one. The units of its numbers matter, so compare methods that"
+        " have the same encoder."
+    )
+    return [words, "", *markdown_table(["features", "numbers", "dimensions used"], cells)]
 
 
 def _longer(rows: Sequence[dict], results: Sequence[dict]) -> list[str]:

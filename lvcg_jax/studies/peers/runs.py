@@ -31,6 +31,7 @@ from lvcg_jax.peers import METHODS
 from lvcg_jax.peers.vit import TransformerPeer
 from lvcg_jax.probe.halves import SPLITS, score_table
 from lvcg_jax.runs.metrics_log import read_metrics
+from lvcg_jax.stats.rank import effective_rank
 from lvcg_jax.studies.data_sets import DataSet
 from lvcg_jax.studies.embeddings import (
     median_features,
@@ -110,12 +111,12 @@ def embed_part(
 
 
 def run_facts(run: Path) -> dict:
-    """How the training of a run went: its loss at the beginning and at the end, and how far the
-    embeddings differ."""
+    """How the training of a run went: its loss at the beginning and at the end, and whether the
+    embeddings all point the same way."""
     rows = [row for row in read_metrics(run) if row["kind"] == "train"]
     found = {"first_loss": rows[0]["loss"], "last_loss": rows[-1]["loss"]}
     spread = rows[-1].get("embedding_std")
-    return found if spread is None else found | {"spread": spread, "collapsed": spread < COLLAPSED}
+    return found if spread is None else found | {"collapsed": spread < COLLAPSED}
 
 
 class Comparison:
@@ -290,7 +291,7 @@ class Comparison:
                     ]
             for features in self.all_features(row):
                 self.embed(features)
-            row.facts |= run_facts(trial.run)
+            row.facts |= run_facts(trial.run) | self.dimensions(row)
             row.facts["validation"] = self.score(row.full[self.first.name])
         except Stopped:
             raise
@@ -298,6 +299,11 @@ class Comparison:
             row.reason = reason_of(error, self.first.path)
             row.full, row.few, row.moved = {}, {}, {}
             self.log(f"{trial.name}: failed, {row.reason}")
+
+    def dimensions(self, row: Row) -> dict:
+        """How many numbers a row's embedding has, and how many dimensions they use."""
+        x = row.full[self.first.name].table(self.folder).embedding
+        return {"numbers": x.shape[1], "rank": effective_rank(x)}
 
     def all_features(self, row: Row) -> list[Features]:
         moved = [features for several in row.moved.values() for features in several]
@@ -362,6 +368,7 @@ class Comparison:
             try:
                 for features in row.full.values():
                     self.embed(features)
+                row.facts |= self.dimensions(row)
             except Exception as error:
                 row.reason, row.full = reason_of(error, None), {}
                 self.log(f"{row.title}: failed, {row.reason}")
