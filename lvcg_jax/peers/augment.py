@@ -1,7 +1,6 @@
 """Augmentations of whole records: signals [b,t,l] with one key per record [b].
 
-What happens to a record depends on its own key alone. Missing leads stay zero, except that noise is
-added by methods that mask it afterwards.
+What happens to a record depends on its own key alone. Missing leads stay zero.
 """
 
 from collections.abc import Callable
@@ -29,8 +28,8 @@ def split_keys(keys: jax.Array, number: int) -> list[jax.Array]:
 
 @each
 def add_noise(key, x, size: float):
-    """White noise of this standard deviation."""
-    return x + size * jax.random.normal(key, x.shape)
+    """White noise of this standard deviation, in leads that are there."""
+    return jnp.where((x != 0).any(0), x + size * jax.random.normal(key, x.shape), 0.0)
 
 
 @each
@@ -74,10 +73,10 @@ def drop_leads(key, x, share: float):
 
 @each
 def wander(key, x, size: float):
-    """A slow wave of the baseline, another in each lead: 1 to 5 periods in the record."""
+    """A slow wave of the baseline, another in each lead that is there: 1 to 5 periods."""
     periods, phase, height = jax.random.uniform(key, (3, 1, x.shape[1]))
     turn = (1.0 + 4.0 * periods) * jnp.linspace(0.0, 1.0, x.shape[0])[:, None] + phase
-    return x + size * height * jnp.sin(2 * np.pi * turn)
+    return jnp.where((x != 0).any(0), x + size * height * jnp.sin(2 * np.pi * turn), 0.0)
 
 
 @each

@@ -61,7 +61,7 @@ class Records(NamedTuple):
 
 def spread(x: jax.Array, valid: jax.Array) -> jax.Array:
     """How far the directions of vectors [b,d] differ: 0 if all are the same (collapsed), 1 if they
-    point everywhere. Root mean square distance of the unit vectors from their mean."""
+    cancel. Root mean square distance of the unit vectors from their mean."""
     x = unit(x)
     away = x - masked_mean(x, valid[:, None], 0)
     return safe_std(masked_mean((away * away).sum(-1), valid))

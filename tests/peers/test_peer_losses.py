@@ -336,6 +336,16 @@ def test_what_happens_to_a_record_depends_on_its_own_key_alone(name):
     np.testing.assert_allclose(change(KEYS[2:3], x[2:3], *CHANGES[name])[0], found[2], atol=1e-5)
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_missing_leads_stay_zero_and_the_only_lead_is_never_dropped(name):
+    x = np.zeros((20, 60, 12), np.float32)
+    x[:, :, 3] = normal(20, 60)
+    keys = jax.random.split(jax.random.key(1), 20)
+    found = np.asarray(getattr(augment, name)(keys, x, *CHANGES[name]))
+    assert not np.delete(found, 3, axis=2).any()
+    assert found[:, :, 3].any(1).all()
+
+
 def test_a_transformer_ignores_tokens_that_are_not_there():
     trunk, x = vit.Transformer(8, 1, 2), normal(2, 5, 8)
     there = np.array([[True] * 3 + [False] * 2, [True] * 5])
