@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from data_prep.base.words import first_line
 from lvcg_jax.config.fields import FREE_FIELDS, flatten
 
 WARMUP_SHARE = 10  # warm-up is at most a tenth of the steps
+LOST_AFTER = 2.0  # seconds: an interruption that has ended nothing by then is raised again
 
 
 class Stopped(Exception):
@@ -46,9 +48,16 @@ def fingerprint(config: ConfigDict) -> str:
 @contextlib.contextmanager
 def stop_signals() -> Iterator[None]:
     """SIGTERM and Ctrl-C do the same: a training saves a checkpoint first, everything else ends at
-    once."""
+    once.
+
+    What is raised within a callback (JAX has one for garbage) is lost, and then raised again.
+    """
+    again: list[threading.Timer] = []
 
     def interrupt(*_):
+        again.append(threading.Timer(LOST_AFTER, signal.raise_signal, (signal.SIGTERM,)))
+        again[-1].daemon = True
+        again[-1].start()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)  # a training puts its own in this place
@@ -56,5 +65,7 @@ def stop_signals() -> Iterator[None]:
     try:
         yield
     finally:
+        for timer in again:
+            timer.cancel()
         signal.signal(signal.SIGTERM, before)
         signal.signal(signal.SIGINT, before_int)
