@@ -113,7 +113,8 @@ def paper() -> ConfigDict:
     c.model.rhythm_steps = "seconds"
     c.model.rhythm_positions = 0  # open: slots with a learned vector each
     c.model.rhythm_max_log_ratio = 2.0  # open: an interval counts as at most e^2 times the mean
-    # of all tokens; 'anchor': that of slot 1; 'mean+std+steps': see lvcg_jax/model/pooling.py
+    # of all tokens; 'anchor': that of slot 1; 'mean+std+steps', or 'none': see
+    # lvcg_jax/model/pooling.py
     c.model.structure = "mean"
     # ours: the leads' sizes in mV, which normalisation takes away, join the structure
     c.model.lead_sizes = False
@@ -123,6 +124,16 @@ def paper() -> ConfigDict:
     # ours: numbers for how often short patterns occur in the record, that join it too: coordinates
     # in modes of the training records, see lvcg_jax/model/patterns.py
     c.model.patterns = 0
+    # ours: numbers for how high, steep and bent each lead is at each moment of the median beat,
+    # that join it in the same way, see lvcg_jax/model/beat_levels.py
+    c.model.beat_levels = 0
+    # ours: numbers of a token of the whole record, that joins it too: half of them means over the
+    # record, half of them highest values, see lvcg_jax/model/record_token.py. It is trained by
+    # configs/record_token.py and joins trained weights by `lvcg add_parts`
+    c.model.record_token = 0
+    c.model.record_stem = 24  # channels of its ResNet1D
+    c.model.record_features = (32, 64, 96, 128)
+    c.model.record_blocks = (1, 1, 2, 2)
     # ours: weight of the encoder's tokens in leads derived from both kinds; chosen on validation
     # records
     c.model.encoded_share = 1 / 3

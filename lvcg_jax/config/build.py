@@ -8,7 +8,7 @@ from lvcg_jax.config.inputs import as_geometry
 from lvcg_jax.model import parts
 from lvcg_jax.model.authors_code import AuthorsNetwork, Quirks
 from lvcg_jax.model.network import Network
-from lvcg_jax.peers import METHODS
+from lvcg_jax.peers import METHODS, OURS
 from lvcg_jax.peers.peer import Choices, Peer
 
 
@@ -68,7 +68,14 @@ def make_model(config: ConfigDict) -> Network | Peer:
             max_rr=c.rhythm_max_rr,
             max_log_ratio=c.rhythm_max_log_ratio,
         ),
-        "embedding": parts.Embedding(c.structure, c.lead_sizes, tuple(c.beat_modes), c.patterns),
+        "embedding": parts.Embedding(
+            c.structure,
+            c.lead_sizes,
+            tuple(c.beat_modes),
+            c.patterns,
+            c.beat_levels,
+            record_token(c),
+        ),
         "objective": parts.Objective(
             ecg_source=loss.ecg_source,
             vcg_source=loss.vcg_source,
@@ -93,23 +100,40 @@ def make_model(config: ConfigDict) -> Network | Peer:
     return AuthorsNetwork(**described, quirks=quirks)
 
 
+def record_token(model: ConfigDict) -> parts.Encoding | None:
+    """The encoder of the record token, from the section `model`; None without one."""
+    if not model.record_token:
+        return None
+    return parts.Encoding(
+        token_dim=model.record_token // 2,  # of each feature its mean and its highest value
+        stem_features=model.record_stem,
+        stage_features=model.record_features,
+        stage_blocks=model.record_blocks,
+        width=model.encoder_width,
+    )
+
+
 def make_peer(config: ConfigDict, described: dict) -> Peer:
     """The peer of a config with its `peer` section; `described` are the parts that it shares with
     our network."""
     fields = config.peer.to_dict()
     name = fields.pop("method")
-    if name not in METHODS:
-        raise InputError(f"peer.method is '{name}': choose from {', '.join(METHODS)}")
-    found = METHODS[name](**described, choices=Choices(**fields))
+    methods = METHODS | OURS
+    if name not in methods:
+        raise InputError(f"peer.method is '{name}': choose from {', '.join(methods)}")
+    if name in OURS:
+        described = described | {"encoding": record_token(config.model)}
+    found = methods[name](**described, choices=Choices(**fields))
 
     # sizes that go together
     samples, patch = described["signal"].num_samples, found.choices.patch
     if patch < 2 or samples % patch:
         raise InputError(f"peer.patch={patch} does not divide the {samples} samples of a record")
     for size in ("vit_dim", "decoder_dim"):
-        if fields[size] % found.choices.vit_heads:
+        number = getattr(found.choices, size)
+        if number % found.choices.vit_heads:
             raise InputError(
-                f"peer.{size}={fields[size]} cannot be divided by"
+                f"peer.{size}={number} cannot be divided by"
                 f" peer.vit_heads={found.choices.vit_heads}"
             )
     records = config.data.batch_size // config.optim.accumulate

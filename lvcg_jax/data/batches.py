@@ -40,6 +40,7 @@ class BatchMaker:
       signal: samples of each record's signal, for models that read it; see packing.py.
       devices: that compute a group together; the slots of a group are a multiple of them.
       source: the same records packed, if they are.
+      targets: of each record [records,k], for models that learn them; see packing.py.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class BatchMaker:
         signal: int = 0,
         devices: int = 1,
         source: PackedSource | None = None,
+        targets: np.ndarray | None = None,
     ):
         self.shards, self.accumulate, self.groups, self.pack = shards, accumulate, groups, pack
         self.local_groups, self.signal = list(local_groups), signal
-        self.devices, self.source = devices, source
+        self.devices, self.source, self.targets = devices, source, targets
         self.max_beats = shards.preprocess.max_beats
         self.beat_samples = shards.preprocess.beat_samples
 
@@ -116,7 +118,7 @@ class BatchMaker:
             else:
                 windows = (None if number < 0 else next(examples) for number in mine[group])
                 packing.fill(batch, windows, group)
-        return batch
+        return batch if self.targets is None else packing.with_targets(batch, self.targets, mine)
 
 
 def check_batch_size(batch_size: int, accumulate: int, devices: int) -> None:

@@ -56,6 +56,7 @@ OF_SIGNALS = {
     "patient": Field(np.uint32, "record"),  # a number that the records of a patient share
 }
 _ALL = EMBED_BATCH | OF_SIGNALS
+# A model with a teacher also reads `target` float16 [...,g,r,k]: see with_targets.
 
 
 def shapes(
@@ -126,6 +127,13 @@ def fill(batch: Batch, windows: Iterable[Window | None], group: tuple[int, ...] 
                 array[(*group, row)] = count if name == "num_beats" else window[name]
         start += count
     return batch
+
+
+def with_targets(batch: Batch, targets: np.ndarray, numbers: np.ndarray) -> Batch:
+    """The batch with what is to be learnt of each record: rows of `targets` [records,k] by the
+    record numbers [...,g,r]; below zero there is no record."""
+    there = (numbers >= 0)[..., None]
+    return batch | {"target": np.where(there, targets[np.maximum(numbers, 0)], 0)}
 
 
 def unpack(batch: Batch) -> Iterator[Window]:

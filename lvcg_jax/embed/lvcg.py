@@ -40,6 +40,7 @@ from lvcg_jax.data.windows import (
     show_only,
     signal_corpus,
 )
+from lvcg_jax.embed.added_parts import RECORD_TOKEN, with_parts
 from lvcg_jax.embed.answers import Beats, Embedding, HeartVector, Prediction, prediction_of
 from lvcg_jax.embed.devices import embed_packed, embed_pieces
 from lvcg_jax.model.network import PARTS, Network
@@ -193,33 +194,41 @@ class LVCG:
         return LVCG(self.config, {"params": params, "batch_stats": mean}, name, self.facts)
 
     def with_parts(
-        self, shards: ShardSet, beat_modes: tuple[int, int] = (0, 0), patterns: int = 0
+        self,
+        shards: ShardSet,
+        beat_modes: tuple[int, int] = (0, 0),
+        patterns: int = 0,
+        beat_levels: int = 0,
+        record_token: "LVCG | None" = None,
+        structure: str | None = None,
     ) -> "LVCG":
-        """The same weights, with other fitted parts in the embedding.
+        """The same weights, with other parts beside the tokens in the embedding.
 
         Args:
           shards: the training split, to whose records they are fitted.
           beat_modes: how many numbers the mean beat in mV gets, and how many what differs between
             beats (`model.beat_modes`).
           patterns: how many numbers say how often short patterns occur (`model.patterns`).
+          beat_levels: how many numbers say what the median beat measures (`model.beat_levels`).
+          record_token: a model that was trained by configs/record_token.py, or one that has its
+            token already (`model.record_token`).
+          structure: which statistics of the tokens of beats stay in the embedding
+            (`model.structure`); None changes nothing.
 
         Returns:
           Another model, with these numbers in the structure part of its embeddings instead of those
           that it had.
 
         Raises:
-          InputError: the shards have another preprocessing, or no two records with all leads.
+          InputError: the shards or the model of the record token have another preprocessing, that
+            model has no record token, or there are no two records with all leads.
         """
-        self.require_heart_vector("adding fitted parts")
+        self.require_heart_vector("adding parts")
         shards.require_preprocess(self.preprocess)
-        config = self.config.copy_and_resolve_references()
-        config.model.update(beat_modes=beat_modes, patterns=patterns)
-        trained = {
-            name: x for name, x in self.variables["params"].items() if name not in fitted.NAMES
-        }
-        params = trained | fitted.fit_parts(config, shards)
-        name = f"{self.checkpoint.rpartition('#')[0]}+parts"
-        return LVCG(config, self.variables | {"params": params}, name, self.facts)
+        config, variables = with_parts(
+            self, shards, beat_modes, patterns, beat_levels, record_token, structure
+        )
+        return LVCG(config, variables, f"{self.checkpoint.rpartition('#')[0]}+parts", self.facts)
 
     def with_max_beats(self, count: int) -> "LVCG":
         """The same weights, for windows of more beats than they were trained with.
@@ -670,9 +679,14 @@ def _calibrate(
     if subsets is not None:
         visible = draw_views(key, batch["uid"], visible, subsets, num_visible)
     variables = {"params": params, "batch_stats": batch_stats}
-    return model.apply(variables, batch, visible, key, max_beats, mutable=["batch_stats"])[1][
-        "batch_stats"
-    ]
+    measured = model.apply(variables, batch, visible, key, max_beats, mutable=["batch_stats"])[1]
+    if RECORD_TOKEN in batch_stats:  # it learns by itself, and no call of the network reaches it
+        variables["batch_stats"] = measured["batch_stats"]
+        method = "read_records"
+        measured = model.apply(
+            variables, batch, visible, max_beats, True, method=method, mutable=["batch_stats"]
+        )[1]
+    return measured["batch_stats"]
 
 
 def join_parts(parts: dict[str, np.ndarray]) -> np.ndarray:

@@ -1,12 +1,16 @@
-"""Adds fitted parts to the embeddings of trained weights.
+"""Adds parts that are not trained with the tokens to the embeddings of trained weights.
 
     lvcg add_parts --checkpoint=RUN --data=SHARDS --patterns=336 --out=RUN2
     lvcg add_parts --checkpoint=RUN --data=SHARDS --beat_modes=160,64 --out=RUN2
+    lvcg add_parts --checkpoint=RUN --data=SHARDS --beat_levels=200 --out=RUN2
+    lvcg add_parts --checkpoint=RUN --data=SHARDS --record_token=TOKEN_RUN --out=RUN2
 
-Fits them to the training records, as a training with `model.patterns` or `model.beat_modes` does
-when it starts, and writes a run directory with the same weights and these parts, which every
-command takes as --checkpoint. Parts that the weights had before are left out unless they are asked
-for again. See lvcg_jax/model/patterns.py and lvcg_jax/model/beat_shape.py.
+Patterns, beat levels and beat modes are fitted to the training records, as a training with
+`model.patterns`, `model.beat_levels` or `model.beat_modes` does when it starts. The record token
+comes from a run of configs/record_token.py, or from weights that have one. What is written is a run
+directory with the same weights and these parts, which every command takes as --checkpoint. Parts
+that the weights had before are left out unless they are asked for again. See patterns.py,
+beat_levels.py, beat_shape.py and record_token.py in lvcg_jax/model.
 """
 
 from pathlib import Path
@@ -48,21 +52,43 @@ def main(argv: list[str] | None = None) -> int:
         metavar="N",
         help="numbers for how often short patterns occur (default none)",
     )
+    add(
+        "--beat_levels",
+        type=int,
+        default=0,
+        metavar="N",
+        help="numbers for what the median beat measures (default none)",
+    )
+    add(
+        "--record_token",
+        metavar="TOKEN_RUN",
+        help="run of configs/record_token.py, or weights with a record token (default none)",
+    )
+    add(
+        "--structure",
+        metavar="WORDS",
+        help="statistics of the beats' tokens that stay beside them, as model.structure (default"
+        " as they are); none leaves the tokens out",
+    )
     add("--out", required=True, metavar="RUN2", type=Path, help="run directory to make")
     add("--which", choices=WHICH, default="lowest", help=WHICH_HELP)
     args = parser.parse_args(argv)
     require_local(args.out)
     modes = parse_modes(args.beat_modes)
-    if args.patterns < 0 or not (any(modes) or args.patterns):
-        raise InputError("nothing to add: give --patterns=336, --beat_modes=160,64 or both")
+    counts = args.patterns, args.beat_levels
+    if min(counts) < 0 or not (any(modes) or any(counts) or args.record_token):
+        raise InputError(
+            "nothing to add: give --patterns=336, --beat_levels=200, --beat_modes=160,64 or"
+            " --record_token=TOKEN_RUN"
+        )
     model = LVCG.load(weights.choose(args.checkpoint), args.which)
-    found = model.with_parts(ShardSet(args.data, "train"), modes, args.patterns)
+    token = LVCG.load(args.record_token) if args.record_token else None
+    found = model.with_parts(ShardSet(args.data, "train"), modes, *counts, token, args.structure)
     save_trained(args.out, found.config, found.variables, model.step)
-    print(
-        f"{model.checkpoint} with {modes[0]} + {modes[1]} modes of beats and {args.patterns} of"
-        f" patterns: {sum(model.part_sizes.values())} -> {sum(found.part_sizes.values())} numbers:"
-        f" {args.out}"
-    )
+    added = f"{modes[0]} + {modes[1]} modes of beats, {counts[0]} of patterns, {counts[1]} of beat"
+    added += f" levels and {found.config.model.record_token} numbers of the record token"
+    sizes = [sum(one.part_sizes.values()) for one in (model, found)]
+    print(f"{model.checkpoint} with {added}: {sizes[0]} -> {sizes[1]} numbers: {args.out}")
     return 0
 
 

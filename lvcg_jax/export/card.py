@@ -313,6 +313,12 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         if any(m.beat_modes)
         else "not read",
         "patterns": f"{m.patterns} numbers of the structure" if m.patterns else "not read",
+        "levels of the median beat": f"{m.beat_levels} numbers of the structure"
+        if m.beat_levels
+        else "not read",
+        "record token": f"{m.record_token} numbers of the structure"
+        if m.record_token
+        else "not read",
         "compute type": m.dtype,
         "seed": config.seed,
     }

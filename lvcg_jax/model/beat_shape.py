@@ -22,28 +22,12 @@ from scipy.fft import dct
 
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.masking import masked_mean, safe_std
+from lvcg_jax.model.signal import at_times
 
 TIMES = np.arange(-18, 30) * 0.02  # seconds [w] around the R peak: P wave to the end of T
 BEND = 1 / 3  # mV at which the compression sets in
 STEPS, SMALL = 128, 1e-8  # of conjugate gradients, at most; power of what may be left over
 LEAST = 0.03  # mV, a difference between beats that counts as none
-
-
-def at_times(beats: jax.Array, length: jax.Array, at: jax.Array) -> jax.Array:
-    """A record's leads [l,...] at the times `at` [...], in samples from its start, from its beats
-    [n,l,p] and their lengths [n]; beyond its ends as they are there."""
-    n, leads, p = beats.shape
-    end = jnp.cumsum(length)
-    start = end - length
-    at = jnp.clip(at, 0, jnp.maximum(end[-1] - 1, 0))
-    # where each sample is kept: its slot, and its position in the slot's p samples
-    slot = jnp.searchsorted(end.astype(at.dtype), at, side="right", method="compare_all")
-    slot = jnp.minimum(slot, n - 1)
-    position = (at - start[slot]) * (p - 1) / jnp.maximum(length[slot] - 1, 1)
-    left = jnp.clip(position.astype(jnp.int32), 0, p - 2)
-    flat = jnp.swapaxes(beats, 0, 1).reshape(leads, n * p).astype(jnp.float32)
-    here, there = flat[:, slot * p + left], flat[:, slot * p + left + 1]
-    return here + jnp.clip(position - left, 0.0, 1.0) * (there - here)
 
 
 def around_peaks(

@@ -30,10 +30,30 @@ def masked_mean(x: jax.Array, mask: jax.Array, axis=None) -> jax.Array:
     return masked_sum(x, mask, axis) / jnp.maximum(count, 1.0).astype(x.dtype)
 
 
+def masked_median(x: jax.Array, mask: jax.Array, axis: int) -> jax.Array:
+    """Median along one axis of x where mask is true, 0 where nothing is; mask broadcasts against x.
+
+    By ranks instead of sorting: the axis is short, and every exporter knows a comparison.
+    """
+    mask = jnp.broadcast_to(mask, x.shape)
+    x, mask = (jnp.moveaxis(a, axis, 0) for a in (jnp.where(mask, x, jnp.inf), mask))
+    at = jnp.arange(len(x))
+    first = (at[:, None] < at).reshape(len(x), len(x), *[1] * (x.ndim - 1))
+    before = (x[:, None] < x) | ((x[:, None] == x) & first)  # [one,other,...]: one comes first
+    rank, count = before.sum(0), mask.sum(0)
+    middle = jnp.abs(2 * rank + 1 - count) <= 1  # one of an odd number, two of an even one
+    return masked_mean(x, mask & middle, 0)
+
+
 def safe_std(variance: jax.Array) -> jax.Array:
     """Square root with a zero (not infinite) gradient where the variance is zero."""
     positive = variance > 1e-12
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
+
+
+def step_mask(samples: jax.Array, steps: int, length: int) -> jax.Array:
+    """Which of the steps that divide `length` samples begin before a record's end: [b,s]."""
+    return jnp.arange(steps) * length < samples[:, None] * steps
 
 
 # Places in the packed layout are never out of bounds, and ascend where slots or records do: the

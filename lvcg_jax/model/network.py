@@ -22,6 +22,7 @@ import numpy as np
 
 from data_prep.ecg.geometry import lead_matrix, lift_table
 from lvcg_jax.model import losses, parts
+from lvcg_jax.model.beat_levels import BeatLevels
 from lvcg_jax.model.beat_shape import BeatShape
 from lvcg_jax.model.decoder import SEED_LENGTH, BeatDecoder
 from lvcg_jax.model.dynamics import TemporalModule
@@ -42,7 +43,13 @@ from lvcg_jax.model.randomness import (
     record_keys,
     record_seeds,
 )
+from lvcg_jax.model.record_token import (
+    STATISTICS,
+    RecordToken,
+    whole_records,
+)
 from lvcg_jax.model.rhythm import RhythmEncoder, RhythmHead, log_rr_ratio, rr_statistics
+from lvcg_jax.model.unseen_leads import lead_covariance
 from lvcg_jax.model.views import visible_leads
 
 Batch = Mapping[str, jax.Array]
@@ -170,6 +177,15 @@ class Network(nn.Module):
             self.patterns = Patterns(
                 self.embedding.patterns, self.signal.rate, self.signal.num_samples
             )
+        if self.embedding.beat_levels or self.embedding.record_token:
+            self.covariance = lead_covariance(self)
+        if self.embedding.beat_levels:
+            self.levels = BeatLevels(self.embedding.beat_levels, self.signal.rate)
+        if self.embedding.record_token:
+            reading = self.embedding.record_token
+            self.record_token = RecordToken(
+                BeatEncoder(reading, self.layers, reading.token_dim, parent=None)
+            )
         fixed = lead_matrix(self.geometry.matrix)
         if self.geometry.learnable:
             self.directions = self.param("directions", lambda key: jnp.asarray(fixed, jnp.float32))
@@ -190,7 +206,10 @@ class Network(nn.Module):
     def part_sizes(self) -> dict[str, int]:
         """Names and sizes of the parts of the embedding, in order."""
         sizes = NUM_SIZES if self.embedding.lead_sizes else 0
-        sizes += sum(self.embedding.beat_modes) + self.embedding.patterns
+        wanted = self.embedding
+        sizes += sum(wanted.beat_modes) + wanted.patterns + wanted.beat_levels
+        if self.embedding.record_token:
+            sizes += pooled_size(self.embedding.record_token.token_dim, STATISTICS)
         structure = pooled_size(self.encoding.token_dim, self.embedding.structure) + sizes
         return dict(
             zip(PARTS, (structure, self.dynamics.state_dim, self.intervals.dim), strict=True)
@@ -427,20 +446,39 @@ class Network(nn.Module):
             sizes = log_lead_sizes(batch["scale"], visible_leads(visible), directions)
             structure = jnp.concatenate([structure, sizes], axis=-1)
         g, r, n = x.mask.shape
-        if any(self.embedding.beat_modes) or self.embedding.patterns:
+        wanted = self.embedding
+        if any(wanted.beat_modes) or wanted.patterns or wanted.beat_levels:
             beats, length = (to_records(batch[name], x.counts, n) for name in ("beats", "length"))
             scale, leads = batch["scale"], visible_leads(visible)
-        if any(self.embedding.beat_modes):
+        if any(wanted.beat_modes):
             shape = self.shape(beats, length, x.counts, scale, leads)
             structure = jnp.concatenate([structure, shape], axis=-1)
-        if self.embedding.patterns:
+        if wanted.patterns:
             patterns = self.patterns(beats, length, scale, leads)
             structure = jnp.concatenate([structure, patterns], axis=-1)
+        if wanted.beat_levels:
+            levels = self.levels(beats, length, x.counts, scale, leads, self.covariance)
+            structure = jnp.concatenate([structure, levels], axis=-1)
+        if wanted.record_token:
+            token = self.read_records(batch, visible, n)
+            structure = jnp.concatenate([structure, token], axis=-1)
         rhythm = split(self.rhythm(*self.rr(batch, n)), g, r)
         state = x.state
         if self.dynamics.start == "each":
             state = self.mean_state(x, to_records(batch["complete"], x.counts, n))
         return {"structure": structure, "dynamics": state, "rhythm": rhythm}
+
+    def read_records(
+        self, batch: Batch, visible: jax.Array, max_beats: int, train: bool = False
+    ) -> jax.Array:
+        """The token of each whole record, [g,r,d]; in training mode with norm statistics of the
+        batch."""
+        counts, leads = batch["num_beats"], visible_leads(visible)
+        beats, length = (to_records(batch[name], counts, max_beats) for name in ("beats", "length"))
+        records = tuple(map(merge, (beats, length, batch["scale"], leads)))
+        samples = self.signal.num_samples
+        features, mask = whole_records(self.record_token, records, self.covariance, samples, train)
+        return split(pool_tokens(features, mask, STATISTICS), *counts.shape)
 
     def embed(self, batch: Batch, visible: jax.Array, max_beats: int) -> dict[str, jax.Array]:
         """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d] with their

@@ -113,6 +113,8 @@ class Embedding:
     # coordinates of the mean beat, and of how its beats differ, that join it too; see beat_shape.py
     beat_modes: tuple[int, int] = (0, 0)
     patterns: int = 0  # coordinates of how often short patterns occur, that join it; patterns.py
+    beat_levels: int = 0  # coordinates of what the median beat measures; beat_levels.py
+    record_token: Encoding | None = None  # of the whole record, that joins it; record_token.py
 
 
 @dataclass(frozen=True)

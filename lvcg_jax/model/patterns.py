@@ -6,9 +6,8 @@ one linear layer finds it hard to read. Here thousands of fixed patterns are loo
 record instead, in the way of MINIROCKET (Dempster, Schmidt, Webb: KDD 2021), and what is
 kept of each is the share of time at which it is there:
 
-    fill       leads that are not seen are the most likely ones, given those that are: the lift of
-               data_prep/ecg/geometry.py with as many modes as leads, projected back; a pattern in
-               such leads counts by the share of its power that is known
+    fill       leads that are not seen, by those that are (unseen_leads.py); a pattern in such leads
+               counts by the share of its power that is known
     compare    a pattern has nine samples, three of them high and six low, at one of fifteen
                distances from each other, in the sum of a few leads
     count      the share of samples at which the response is over a level; several levels
@@ -27,7 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from data_prep.ecg.leads import LEADS
-from lvcg_jax.model.beat_shape import at_times
+from lvcg_jax.model.signal import record_signal
+from lvcg_jax.model.unseen_leads import fill_leads, known_share
 
 TAPS, HIGH = 9, 3
 # seconds between neighbouring samples of a pattern: from a sharp corner to a sequence of beats
@@ -43,65 +43,11 @@ KERNELS = np.array(
 )
 SHARES = (len(DISTANCES), LEVELS, len(KERNELS))  # [s,v,c] of a record
 RECORDS = 8  # at a time: their responses fit the cache of a CPU
-NOISE = 1e-3  # of a lead, as a share of the mean power of leads
 
 
 def steps_of(rate: float) -> list[int]:
     """The distances in samples, at least 1."""
     return np.maximum(np.round(DISTANCES * rate), 1).astype(int).tolist()
-
-
-def record_signal(
-    beats: jax.Array, length: jax.Array, scale: jax.Array, samples: int
-) -> tuple[jax.Array, jax.Array]:
-    """The leads of a record in mV [l,T] from its beats [n,l,p], their lengths [n] and the leads'
-    sizes [l]; and which samples [T] it has."""
-    at = jnp.arange(samples)
-    there = at < length.sum()
-    signal = at_times(beats, length, at.astype(jnp.float32))
-    return jnp.where(there, signal * scale[:, None], 0.0), there
-
-
-def eliminate(matrix: jax.Array, right: jax.Array) -> jax.Array:
-    """right matrix^-1 for a small symmetric positive matrix [l,l], with rows `right` [...,l]: Gauss
-    and Jordan's elimination, which is as exact as float32 is and takes the same steps wherever it
-    runs."""
-    size = len(matrix)
-
-    def without(both: jax.Array, k: jax.Array) -> tuple[jax.Array, None]:
-        row, column = (jax.lax.dynamic_index_in_dim(both, k, axis) for axis in (0, 1))
-        row = row / jax.lax.dynamic_index_in_dim(row, k, 1)
-        return jnp.where(jnp.arange(size)[:, None] == k, row, both - column * row), None
-
-    both = jnp.concatenate([matrix, right.T], axis=1)
-    return jax.lax.scan(without, both, jnp.arange(size))[0][:, size:].T
-
-
-def fill_leads(
-    signal: jax.Array, seen: jax.Array, covariance: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """A signal [l,T] in which leads that are not `seen` [l] are the most likely ones, and the
-    covariance [l,l] of what the true ones may differ by."""
-    noise = NOISE * jnp.trace(covariance) / len(covariance)
-    both = seen[:, None] & seen[None, :]
-    within = jnp.where(both, covariance, 0.0) + jnp.diag(jnp.where(seen, noise, 1.0))
-    # rows of the map from seen leads to each lead, [l,l]; in units in which its diagonal is 1
-    units = jax.lax.rsqrt(jnp.diagonal(within))
-    right = jnp.where(seen, covariance, 0.0) * units
-    rows = eliminate(within * units[:, None] * units, right) * units
-    known = jnp.where(seen[:, None], signal, 0.0)
-    neither = ~seen[:, None] & ~seen[None, :]
-    left_over = jnp.where(neither, covariance - rows @ covariance, 0.0)
-    return jnp.where(seen[:, None], known, rows @ known), left_over
-
-
-def known_share(leads: jax.Array, covariance: jax.Array, left_over: jax.Array) -> jax.Array:
-    """How much of the power of each pattern's sum of leads [s,c] is known; 1 if all are seen."""
-
-    def power(of: jax.Array) -> jax.Array:
-        return jnp.einsum("scl,lm,scm->sc", leads, of, leads)
-
-    return jnp.clip(1.0 - power(left_over) / jnp.maximum(power(covariance), 1e-12), 0.0, 1.0)
 
 
 def responses(signal: jax.Array, leads: jax.Array, step: jax.Array | int, most: int) -> jax.Array:

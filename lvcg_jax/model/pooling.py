@@ -5,8 +5,8 @@
     steps   root mean square difference to the beat before: sudden changes, not slow drift
     max     largest value of each feature, min the smallest: single abnormal beats
 
-`structure = "mean+std"` joins two of them. 'anchor', the token of slot 1 alone, is what the
-authors' code does.
+`structure = "mean+std"` joins two of them, and "none" leaves the tokens out. 'anchor', the token of
+slot 1 alone, is what the authors' code does.
 """
 
 from collections.abc import Callable
@@ -54,27 +54,31 @@ STATISTICS: dict[str, Callable] = {
 }  # fmt: skip
 
 
+def _names(structure: str) -> list[str]:
+    return [] if structure == "none" else structure.split("+")
+
+
 def check_statistics(structure: str) -> None:
     """An InputError for a name that is none of STATISTICS, or comes twice."""
-    names = structure.split("+")
+    names = _names(structure)
     unknown = [name for name in names if name not in STATISTICS]
     if unknown or len(set(names)) < len(names):
         raise InputError(
             f"model.structure is '{structure}': choose from {', '.join(STATISTICS)}, each once,"
-            " joined by '+'"
+            " joined by '+', or none"
         )
 
 
 def pool_tokens(tokens: jax.Array, mask: jax.Array, structure: str) -> jax.Array:
     """Tokens [...,n,d] and their mask [...,n] -> [...,k*d] for k statistics."""
-    return jnp.concatenate(
-        [STATISTICS[name](tokens, mask) for name in structure.split("+")], axis=-1
-    )
+    nothing = jnp.zeros((*tokens.shape[:-2], 0), tokens.dtype)
+    found = [STATISTICS[name](tokens, mask) for name in _names(structure)]
+    return jnp.concatenate([nothing, *found], axis=-1)
 
 
 def pooled_size(token_dim: int, structure: str) -> int:
     """Numbers of the structure part."""
-    return token_dim * len(structure.split("+"))
+    return token_dim * len(_names(structure))
 
 
 def log_lead_sizes(scale: jax.Array, visible: jax.Array, directions: jax.Array) -> jax.Array:

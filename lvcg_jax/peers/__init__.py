@@ -15,6 +15,7 @@ from lvcg_jax.peers.crt import CRT
 from lvcg_jax.peers.ecg_jepa import ECGJEPA
 from lvcg_jax.peers.heartlang import HeartLang
 from lvcg_jax.peers.moco_v3 import MoCoV3
+from lvcg_jax.peers.record_views import RecordViews
 from lvcg_jax.peers.simclr import SimCLR
 from lvcg_jax.peers.simsiam import SimSiam
 from lvcg_jax.peers.st_mem import STMEM
@@ -34,3 +35,5 @@ METHODS = {
     "heartlang": HeartLang,
     "ecg_jepa": ECGJEPA,
 }
+# Ours, trained like a peer: the record token of our own network.
+OURS = {"record_views": RecordViews}

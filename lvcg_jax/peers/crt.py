@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from data_prep.ecg.leads import LEADS
-from lvcg_jax.model.masking import masked_mean
+from lvcg_jax.model.masking import masked_mean, step_mask
 from lvcg_jax.peers.contrast import NEVER, similarities
-from lvcg_jax.peers.peer import Choices, Records, Terms, step_mask
+from lvcg_jax.peers.peer import Choices, Records, Terms
 from lvcg_jax.peers.vit import Transformer, TransformerPeer, choose, put_back
 
 APART = 0.1  # weight of the instance discrimination constraint

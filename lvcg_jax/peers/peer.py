@@ -41,6 +41,9 @@ class Choices:
     vit_heads: int = 4
     decoder_dim: int = 64
     decoder_layers: int = 1
+    teacher: str = ""  # a run or packaged weights whose embeddings a student learns
+    targets: int = 256  # principal components of them
+    contrast: float = 0.1  # weight of telling records apart, beside them
     codes: int = 512  # words of the vocabulary
     code_dim: int = 32
 
@@ -65,11 +68,6 @@ def spread(x: jax.Array, valid: jax.Array) -> jax.Array:
     x = unit(x)
     away = x - masked_mean(x, valid[:, None], 0)
     return safe_std(masked_mean((away * away).sum(-1), valid))
-
-
-def step_mask(samples: jax.Array, steps: int, length: int) -> jax.Array:
-    """Which of the steps that divide `length` samples begin before a record's end: [b,s]."""
-    return jnp.arange(steps) * length < samples[:, None] * steps
 
 
 def by_beat(

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from lvcg_jax.model.encoder import BeatEncoder
+from lvcg_jax.model.masking import step_mask
 from lvcg_jax.peers.augment import ecg_view, split_keys
-from lvcg_jax.peers.peer import Peer, Records, step_mask
+from lvcg_jax.peers.peer import Peer, Records
 
 
 class ResNetPeer(Peer):

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from data_prep.ecg.leads import LEADS
-from lvcg_jax.model.masking import masked_mean
+from lvcg_jax.model.masking import masked_mean, step_mask
 from lvcg_jax.peers.contrast import NEVER
-from lvcg_jax.peers.peer import Choices, Peer, Records, step_mask
+from lvcg_jax.peers.peer import Choices, Peer, Records
 
 _table = nn.initializers.normal(0.02)
 

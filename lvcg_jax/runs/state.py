@@ -11,7 +11,16 @@ import optax
 from data_prep.base.errors import InputError
 
 # Top-level parameter groups that no loss term reaches, and those that only the rhythm term reaches.
-ALWAYS_FROZEN = ("norm_structure", "norm_dynamics", "norm_rhythm", "shape", "patterns")
+ALWAYS_FROZEN = (
+    "norm_structure",
+    "norm_dynamics",
+    "norm_rhythm",
+    "shape",
+    "patterns",
+    "levels",
+    "record_token",
+    "lead_covariance",
+)
 FROZEN_WITHOUT_RHYTHM_LOSS = ("rhythm",)
 
 

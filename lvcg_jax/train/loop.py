@@ -64,7 +64,13 @@ from lvcg_jax.train.steps import (
     make_validation_step,
     summarise_validation,
 )
+from lvcg_jax.train.teacher import Targets, keep_targets
 
+RECORD_TOKEN = "record_token"  # parameters of a network that this loop leaves alone
+NO_RECORD_TOKEN = (
+    "it is not trained with the beats: set model.record_token to 0, train one by"
+    " configs/record_token.py and add it with lvcg add_parts"
+)
 MESSAGE_BYTES = 2048  # of a refusal that process 0 tells the others
 COLLAPSED = 0.01  # a spread of the embeddings (see lvcg_jax/peers/peer.py) under which a run warns
 
@@ -246,6 +252,18 @@ def check_data(model, sets: Sequence[ShardSet]) -> None:
         )
 
 
+def read_targets(
+    config: ConfigDict, workdir: Path, train: ShardSet | Mixture, validation: ShardSet | None
+) -> Targets | None:
+    """What the teacher of a student says of its records; None for a model without one."""
+    checkpoint = config.peer.get("teacher", "") if "peer" in config else ""
+    if not checkpoint:
+        return None
+    count = config.peer.targets
+    on_first_process(lambda: keep_targets(workdir, checkpoint, count, train, validation))
+    return Targets(workdir)
+
+
 def in_words(values: Mapping[str, float]) -> str:
     """The numbers of a step or a validation that are shown while a run goes on."""
     words = f"loss {values['loss']:.4g}"
@@ -279,6 +297,8 @@ def start_from(run: str, state: TrainState, shardings) -> TrainState:
     agree."""
     given = load_trained(run)
     state, new = take_weights(state, given.variables)
+    if any(name.startswith(RECORD_TOKEN) for name in new):
+        raise InputError(f"{given.name} has no record token of these sizes: {NO_RECORD_TOKEN}")
     say(
         f"starting with the weights of {given.name}#{weights_hash(given.variables)}"
         + (f"; new are {list_some(new)}" if new else "")
@@ -351,6 +371,7 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
     model, tx, subsets = make_model(config), make_optimizer(config), make_subsets(config)
     check_data(model, sets)
     make_batches = partial(BatchMaker, signal=model.signal_samples)
+    taught = read_targets(config, workdir, train_shards, validation_shards)
     devices, source = group_devices(mesh), None
     if config.data.cache:
         source = packed_source(train_shards, config.data.cache, model.signal_samples > 0)
@@ -362,6 +383,7 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
         config.data.pack,
         devices=devices,
         source=source,
+        targets=taught and taught.train,
     )
     order = maker.order(config.data.batch_size, config.seed)
     batches = train_batches(maker, order, config.data.prefetch, config.data.threads)
@@ -394,6 +416,9 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
                 state = jax.device_put(state, shardings)
             if config.train.start_from:
                 state = start_from(config.train.start_from, state, shardings)
+            elif RECORD_TOKEN in state.params:
+                number = config.model.record_token
+                raise InputError(f"model.record_token={number}: {NO_RECORD_TOKEN}")
         else:
             state, position = restored
             batches.set_state(position)
@@ -412,7 +437,13 @@ def _train(config: ConfigDict, workdir: Path, preemption: Preemption) -> str:
 
         def validate(state) -> dict[str, float]:
             maker = make_batches(
-                validation_shards, 1, groups, mine, config.data.pack, devices=devices
+                validation_shards,
+                1,
+                groups,
+                mine,
+                config.data.pack,
+                devices=devices,
+                targets=taught and taught.validation,
             )
             size = -(-config.data.batch_size // (groups * devices)) * groups * devices
             sums = []

@@ -18,6 +18,7 @@ from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet
 from data_prep.ecg.leads import LEADS, lead_mask
 from lvcg_jax.model import patterns
+from lvcg_jax.model.signal import record_signal
 from lvcg_jax.train.beat_modes import CHUNK, MOST, in_rows
 
 LEVEL_RECORDS = 64  # that levels are read off
@@ -42,7 +43,7 @@ def fit_patterns(shards: ShardSet, count: int, max_beats: int, samples: int) -> 
     chosen = np.linspace(0, len(shards) - 1, min(len(shards), MOST)).astype(int)
     few = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), LEVEL_RECORDS)).astype(int)]
     leads = draw_leads()
-    found = [signal for signal, _ in _signals(shards, few, max_beats, samples)]
+    found = [signal for signal, _ in whole_signals(shards, few, max_beats, samples)]
     if not found:
         raise InputError(
             f"model.patterns={count} needs training records with all twelve leads, and"
@@ -60,13 +61,14 @@ def fit_patterns(shards: ShardSet, count: int, max_beats: int, samples: int) -> 
     size, number = int(np.prod(patterns.SHARES)), 0
     total, products = np.zeros(size), np.zeros((size, size), np.float32)
     with progress_bar(total=len(chosen), unit="rec", desc="patterns", leave=False) as bar:
-        for signals, there in _signals(shards, chosen, max_beats, samples, bar.update):
+        for signals, there in whole_signals(shards, chosen, max_beats, samples, bar.update):
             rows = np.asarray(shares(signals, there)).reshape(len(signals), -1)
             number += len(rows)
             total += rows.sum(0, dtype=np.float64)
             products += rows.T @ rows
     mean = total / number
-    modes = _modes(products / number - np.outer(mean, mean), min(count, number - 1))
+    covariance = products / number - np.outer(mean, mean)
+    modes = leading_modes(covariance, min(count, number - 1), SMALLEST)
     modes = np.pad(modes, ((0, 0), (0, count - modes.shape[1])))
     return fitted | {
         "mean": mean.reshape(patterns.SHARES).astype(np.float32),
@@ -74,7 +76,7 @@ def fit_patterns(shards: ShardSet, count: int, max_beats: int, samples: int) -> 
     }
 
 
-def _signals(
+def whole_signals(
     shards: ShardSet,
     chosen: np.ndarray,
     max_beats: int,
@@ -83,7 +85,7 @@ def _signals(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Signals [b,l,T] in mV of those of the chosen records that have all leads, and which samples
     [b,T] they have."""
-    signals = jax.jit(jax.vmap(partial(patterns.record_signal, samples=samples)))
+    signals = jax.jit(jax.vmap(partial(record_signal, samples=samples)))
     every = lead_mask(np.ones(len(LEADS), bool))
     for first in range(0, len(chosen), CHUNK):
         windows = list(shards.read(chosen[first : first + CHUNK].tolist()))
@@ -93,6 +95,12 @@ def _signals(
             beats, length, _, scale = in_rows(windows, max_beats)
             found = signals(beats, length, scale)
             yield tuple(np.asarray(x)[: len(windows)] for x in found)
+
+
+def covariance_of(signals: np.ndarray) -> np.ndarray:
+    """How the leads of signals [b,l,T] go together, [l,l]."""
+    flat = np.swapaxes(signals, 0, 1).reshape(len(LEADS), -1)
+    return (flat @ flat.T / flat.shape[1]).astype(np.float32)
 
 
 def _levels(signals: np.ndarray, leads: np.ndarray, rate: float) -> dict[str, np.ndarray]:
@@ -110,18 +118,18 @@ def _levels(signals: np.ndarray, leads: np.ndarray, rate: float) -> dict[str, np
         ramps.append(RAMP * np.median(np.abs(response), axis=0) + SHARPEST)
         response.sort(axis=0)
         levels.append(np.take_along_axis(response, (quantiles[s] * len(response)).astype(int), 0))
-    flat = np.swapaxes(signals, 0, 1).reshape(len(LEADS), -1)
     return {
-        "covariance": (flat @ flat.T / flat.shape[1]).astype(np.float32),
+        "covariance": covariance_of(signals),
         "levels": np.stack(levels).astype(np.float32),
         "ramps": np.stack(ramps).astype(np.float32),
     }
 
 
-def _modes(covariance: np.ndarray, count: int) -> np.ndarray:
-    """What takes shares, less their mean, to `count` coordinates [a,f]: the leading modes of their
-    correlation, scaled and rotated as in beat_shape.Modes."""
-    size = np.sqrt(np.maximum(np.diag(covariance), SMALLEST**2))
+def leading_modes(covariance: np.ndarray, count: int, smallest: float) -> np.ndarray:
+    """What takes numbers with this covariance [a,a], less their mean, to `count` coordinates [a,f]:
+    the leading modes of their correlation, scaled and rotated as in beat_shape.Modes. A deviation
+    counts as `smallest` at least."""
+    size = np.sqrt(np.maximum(np.diag(covariance), smallest**2))
     power, modes = eigh(
         covariance / np.outer(size, size), subset_by_index=(len(size) - count, len(size) - 1)
     )

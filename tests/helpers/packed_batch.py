@@ -79,6 +79,9 @@ def random_variables(model, batch, max_beats, seed=0):
         name = path[-1].key
         if name == "kernel":
             return rng.normal(size=x.shape, scale=np.prod(x.shape[:-1]) ** -0.5).astype(x.dtype)
+        if name.endswith("covariance"):
+            mixed = rng.normal(size=x.shape)
+            return (mixed @ mixed.T / len(mixed)).astype(x.dtype)
         if name in ("scale", "var"):
             return rng.uniform(0.5, 1.5, x.shape).astype(x.dtype)
         return rng.normal(size=x.shape, scale=0.3).astype(x.dtype)

@@ -12,6 +12,7 @@ from lvcg_jax.model.masking import (
     beat_owner,
     beat_slots,
     masked_mean,
+    masked_median,
     masked_sum,
     to_beats,
     to_packed,
@@ -22,6 +23,17 @@ COUNTS = np.random.default_rng(1).integers(0, 6, (5, 3, 4)).astype(np.int32)
 COUNTS[0, 0] = 0  # a group without any beat
 COUNTS[1, 1] = [0, 5, 0, 0]
 MOST = int(COUNTS.sum(-1).max())  # beats of the fullest group
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_a_median_is_of_what_the_mask_leaves(poison):
+    x = np.random.default_rng(0).integers(0, 6, (7, 5, 9)).astype(np.float32)  # with ties
+    mask = np.random.default_rng(1).random((7, 1, 9)) < 0.6
+    mask[:, 0, 3] = False
+    found = masked_median(np.where(mask, x, poison), mask, 0)
+    expected = [[np.median(x[m, i, j]) if (m := mask[:, 0, j]).any() else 0 for j in range(9)]
+                for i in range(5)]  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])

@@ -12,7 +12,8 @@ from data_prep.ecg.segment import stitch_beats
 from lvcg_jax import LVCG
 from lvcg_jax.embed.dataset import embed_dataset
 from lvcg_jax.export import add_parts as command
-from lvcg_jax.model import patterns
+from lvcg_jax.model import patterns, unseen_leads
+from lvcg_jax.model.signal import record_signal
 from lvcg_jax.train.beat_modes import in_rows
 from lvcg_jax.train.patterns import draw_leads
 
@@ -49,7 +50,7 @@ def test_every_pattern_ignores_a_constant_and_looks_at_one_to_nine_leads():
 def test_the_signal_is_the_record_in_mv(shards, rows):
     window = next(iter(shards.read([0])))
     beats, length, _, scale = (x[0] for x in rows)
-    signal, there = patterns.record_signal(beats, length, scale, SAMPLES)
+    signal, there = record_signal(beats, length, scale, SAMPLES)
     start, samples = np.asarray(window["start"]), int(window["num_samples"])
     true = stitch_beats(
         np.asarray(window["beats"], np.float32), start, np.asarray(window["length"]), samples
@@ -78,15 +79,15 @@ def test_a_share_counts_samples_over_the_level_and_ignores_those_that_are_not_th
 
 def test_leads_that_are_not_seen_are_the_regression_on_those_that_are(rows):
     beats, length, _, scale = rows
-    signals = jax.vmap(lambda *x: patterns.record_signal(*x, SAMPLES)[0])(beats, length, scale)
+    signals = jax.vmap(lambda *x: record_signal(*x, SAMPLES)[0])(beats, length, scale)
     flat = np.swapaxes(np.asarray(signals), 0, 1).reshape(len(LEADS), -1)
     covariance = (flat @ flat.T / flat.shape[1]).astype(np.float32)
     seen = np.isin(LEADS, ["I", "II", "V2"])
-    filled, left_over = map(np.asarray, patterns.fill_leads(signals[0], seen, covariance))
+    filled, left_over = map(np.asarray, unseen_leads.fill_leads(signals[0], seen, covariance))
     np.testing.assert_array_equal(filled[seen], signals[0][seen])
     limb = dict(zip(LEADS, filled, strict=True))
     np.testing.assert_allclose(limb["III"], limb["II"] - limb["I"], atol=0.02)
-    noise = patterns.NOISE * np.trace(covariance) / len(LEADS)
+    noise = unseen_leads.NOISE * np.trace(covariance) / len(LEADS)
     within = covariance[np.ix_(seen, seen)] + noise * np.eye(3)
     expected = covariance[np.ix_(~seen, seen)] @ np.linalg.solve(
         within, np.asarray(signals[0])[seen]
@@ -98,13 +99,13 @@ def test_leads_that_are_not_seen_are_the_regression_on_those_that_are(rows):
         left_over[np.ix_(~seen, ~seen)], rest[np.ix_(~seen, ~seen)], atol=1e-5
     )
     leads = np.eye(len(LEADS), dtype=np.float32)[None]
-    trust = np.asarray(patterns.known_share(leads, covariance, left_over))[0]
+    trust = np.asarray(unseen_leads.known_share(leads, covariance, left_over))[0]
     np.testing.assert_array_equal(trust[seen], 1)
     np.testing.assert_allclose(
         trust[~seen], 1 - (np.diag(rest) / np.diag(covariance))[~seen], atol=1e-4
     )
-    _, nothing = patterns.fill_leads(signals[0], np.ones(len(LEADS), bool), covariance)
-    np.testing.assert_array_equal(patterns.known_share(draw_leads(), covariance, nothing), 1)
+    _, nothing = unseen_leads.fill_leads(signals[0], np.ones(len(LEADS), bool), covariance)
+    np.testing.assert_array_equal(unseen_leads.known_share(draw_leads(), covariance, nothing), 1)
 
 
 def test_unseen_leads_cannot_reach_the_coordinates(with_patterns, rows):

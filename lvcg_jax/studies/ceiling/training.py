@@ -24,11 +24,10 @@ import optax
 from data_prep.base.errors import InputError
 from lvcg_jax.bench.timing import count_flops
 from lvcg_jax.model.encoder import BeatEncoder
-from lvcg_jax.model.masking import masked_mean
+from lvcg_jax.model.masking import masked_mean, step_mask
 from lvcg_jax.model.parts import Encoding, Layers
 from lvcg_jax.model.randomness import keyed_dropout, record_keys
 from lvcg_jax.peers.augment import scale_leads, split_keys
-from lvcg_jax.peers.peer import step_mask
 from lvcg_jax.runs.state import decay_mask
 from lvcg_jax.stats.auroc import macro_auroc
 from lvcg_jax.studies.ceiling.inputs import Crops
