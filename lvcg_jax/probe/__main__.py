@@ -39,8 +39,9 @@ scores are averaged (probe/halves.py).
 --target predicts a number instead of classes (ridge regression, see probe/numbers.py).
 
 Draws of label subsets: `guaranteed` takes whole patients, with a positive of every class; `plain`
-takes records at random, as the literature does, and scores every class of the test split, one that
-a subset cannot teach as a constant (AUROC 0.5).
+takes records at random, as the literature does, and scores every class of the test split. One
+without a positive in the subset is scored as the opposite of the commonest class: nothing is known
+of it but that it is none of those that were seen.
 
 Where a record has several windows, each is a row to learn from, and the record's score is the mean
 over its windows. Without any split in the file patients are split 80/10/10 by a hash of their id.

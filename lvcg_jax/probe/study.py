@@ -44,7 +44,7 @@ PROTOCOLS = (*LINEAR_PROTOCOLS, "attention", "finetune")
 # thresholds that protocol `release` chooses from, as probabilities
 RELEASE_THRESHOLDS = np.linspace(0.05, 0.95, 51)
 METRICS = {"auroc": "", "auprc": "auprc_", "f1": "f1_"}  # before `low` and `high` in a result
-CONSTANT = "scored as a constant there: AUROC 0.5, AUPRC its share of positives"
+OPPOSITE = "scored there as the opposite of the commonest class"
 SPLIT_WORDS = {split: f"{split} split" for split in SPLITS}  # what notes call each split
 Several = Features | Sequence[Features]  # [m,d], or several that are averaged in the result
 
@@ -202,11 +202,13 @@ def part_features(table: Table, name: str) -> dict[str, np.ndarray]:
 @dataclass(frozen=True)
 class Subset:
     """The training rows of one fraction of the labels, the classes that are learnt from them and
-    those that are scored; a class that is scored but not learnt has a constant score."""
+    those that are scored. A class without a positive is scored as the opposite of the commonest
+    class, and what is neither learnt nor this has a constant score."""
 
     fraction: float
     rows: list[np.ndarray]  # of each seed
     learnt: list[np.ndarray]  # bool [classes], of each seed: has both outcomes in its rows
+    opposite: list[np.ndarray]  # bool [classes], of each seed: without a positive in its rows
     used: np.ndarray  # bool [classes]: scored
     names: list[str]  # of the classes used
     counted: np.ndarray  # bool [c]: those of the classes used that macro scores are a mean of
@@ -276,7 +278,7 @@ class Study:
         effects = dict.fromkeys(SPLITS, "left out of the macro AUROC")
         effects["validation"] = "not used to choose"
         if self._plain:
-            effects["train"] = CONSTANT
+            effects["train"] = OPPOSITE
         for split, effect in effects.items():
             if not both[split].all():
                 one_sided = list_some(_select(names, ~both[split]))
@@ -336,11 +338,13 @@ class Study:
                 )
             learnt = [x & yes for x, yes in zip(learnt, judged, strict=True)]
             used, can_choose = self._both["test"], any(judged)
+            opposite = [x.any() & ~self.labels[r].any(0) for x, r in zip(learnt, rows, strict=True)]
         else:
             learnt, used = [always] * len(rows), self._both["test"] & always
+            opposite = [np.zeros_like(always)] * len(rows)
             can_choose = (self._both["validation"] & always).any()
         if lost:
-            effect = CONSTANT if self._plain else "left out"
+            effect = OPPOSITE if self._plain else "left out"
             self.notes.append(
                 f"{share}: {list_some(lost)} has one outcome only in a subset, {effect}"
             )
@@ -356,7 +360,7 @@ class Study:
         if not counted.any():
             self.notes.append(f"{share}: no class of enough patients can be learnt, no result")
             return None
-        return Subset(float(fraction), rows, learnt, used, names, counted)
+        return Subset(float(fraction), rows, learnt, opposite, used, names, counted)
 
     def runs(self, fit: Callable, subset: Subset) -> Iterator[Run]:
         """One run for each seed; a fit that cannot differ from the seed before is not repeated."""
@@ -368,8 +372,10 @@ class Study:
                 if learnt.any():
                     y, y_val = self.labels[rows][:, learnt], self.labels[val][:, learnt]
                     *found, setting = fit(rows, y, val, y_val, test, seed)
+                    commonest = int(y.sum(0).argmax())
                     for split, columns in zip(scores, found, strict=True):
                         scores[split][:, learnt] = columns
+                        scores[split][:, subset.opposite[seed]] = -columns[:, [commonest]]
                 run = self._judge(scores, setting, learnt, subset.used)
             yield run
 
@@ -419,7 +425,8 @@ class Study:
         """Test patients with the rarer outcome of each class used, [c]; 0 where the score is the
         same for everybody."""
         found = self.bootstrap.carriers(self.record_labels["test"][:, subset.used])
-        return np.where(np.any(subset.learnt, axis=0)[subset.used], found, 0)
+        varies = np.any(subset.learnt + subset.opposite, axis=0)
+        return np.where(varies[subset.used], found, 0)
 
 
 def evaluate(
@@ -456,8 +463,9 @@ def evaluate(
 
     `draw` is how label subsets are drawn (see labels.py). With 'guaranteed' a class without both
     outcomes in a subset is left out; with 'plain' every class of the test split is scored, and one
-    that a subset cannot teach has a constant score there. Macro scores are means over the classes
-    that at least `min_positives` patients of the test split have; notes name the others.
+    without a positive in a subset has the negative score of the class that is commonest there.
+    Macro scores are means over the classes that at least `min_positives` patients of the test split
+    have; notes name the others.
     """
     names, models, fractions = list(class_names), list(fits), sorted(set(fractions))
     records = np.arange(len(labels)) if records is None else records

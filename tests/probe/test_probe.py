@@ -104,24 +104,27 @@ def rare_class():
     return x, labels, groups, splits
 
 
-def test_plain_draw_scores_every_class_and_one_without_a_positive_as_a_constant():
+def test_plain_draw_scores_every_class_and_one_without_a_positive_as_none_of_the_others():
     x, labels, groups, splits = rare_class()
-    plain = run(x, labels, groups, splits, fractions=(0.03, 1.0), draw="plain")
+    kept = {}
+    options = {"fractions": (0.03, 1.0), "draw": "plain", "on_run": listen(kept)}
+    plain = run(x, labels, groups, splits, **options)
     few, full = plain["cells"]
     assert plain["draw"] == "plain" and list(few["per_class"]) == CLASSES
     rare = few["per_class"]["MI"]
     assert rare["train_positives"] == [0] and full["per_class"]["MI"]["train_positives"] == [4]
-    assert (rare["auroc"], rare["low"], rare["high"]) == pytest.approx((0.5, 0.5, 0.5))
-    share = labels[splits == "test", 1].mean()
-    assert rare["auprc"] == pytest.approx(share) == rare["prevalence"]
-    assert rare["f1"] == pytest.approx(rare["f1_always_yes"])
+    positives = [entry["train_positives"][0] for entry in few["per_class"].values()]
+    scores, y = kept["model", 0.03, 0][2], labels[splits == "test", 1]
+    np.testing.assert_array_equal(scores[:, 1], -scores[:, np.argmax(positives)])
+    assert rare["auroc"] == pytest.approx(roc_auc_score(y, scores[:, 1])) != 0.5
+    assert rare["low"] < rare["auroc"] < rare["high"]
     for metric in ("auroc", "auprc", "f1"):
         by_class = [entry[metric] for entry in few["per_class"].values()]
         assert few[f"macro_{metric}"] == pytest.approx(np.mean(by_class))
     assert few["low"] < few["macro_auroc"] < few["high"]
     assert [note for note in plain["notes"] if "MI" in note] == [
-        "0.03 of the labels: MI has one outcome only in a subset, scored as a constant there:"
-        " AUROC 0.5, AUPRC its share of positives"
+        "0.03 of the labels: MI has one outcome only in a subset, scored there as the opposite of"
+        " the commonest class"
     ]
     json.dumps(plain, allow_nan=False)
     # the other draw takes care of the class, and with all labels the two are one
@@ -140,9 +143,11 @@ def test_plain_draw_averages_subsets_that_teach_a_class_with_those_that_cannot()
     assert (positives == 0).any() and (positives > 0).any()
     kept = {}
     run(x, labels, groups, splits, seeds=6, on_run=listen(kept), **options)
-    y = labels[splits == "test"]
-    by_seed = [roc_auc_score(y[:, 1], kept["model", 0.15, s][2][:, 1]) for s in range(6)]
-    assert all((by_seed[s] == 0.5) == (positives[s] == 0) for s in range(6))
+    y, scores = labels[splits == "test"], [kept["model", 0.15, s][2] for s in range(6)]
+    by_seed = [roc_auc_score(y[:, 1], some[:, 1]) for some in scores]
+    for s, some in enumerate(scores):
+        opposite = [np.array_equal(some[:, 1], -some[:, c]) for c in (0, 2)]
+        assert any(opposite) == (positives[s] == 0)
     assert several["per_class"]["MI"]["auroc"] == pytest.approx(np.mean(by_seed))
     # a subset of one record teaches nothing
     none = run(x, labels, groups, splits, fractions=(0.001, 1.0), draw="plain")
