@@ -146,7 +146,7 @@ class AuthorsNetwork(Network):
         if not self.quirks.embedding_norm:
             return parts
         norms = (self.norm_structure, self.norm_dynamics, self.norm_rhythm)
-        return {name: norm(parts[name]) for name, norm in zip(PARTS, norms, strict=True)}
+        return parts | {name: norm(parts[name]) for name, norm in zip(PARTS, norms, strict=True)}
 
     def reconstruct(
         self, batch: Batch, visible: jax.Array, max_beats: int, source: str = "predicted"

@@ -36,7 +36,13 @@ from lvcg_jax.model.masking import (
     to_records,
 )
 from lvcg_jax.model.patterns import Patterns
-from lvcg_jax.model.pooling import NUM_SIZES, log_lead_sizes, pool_tokens, pooled_size
+from lvcg_jax.model.pooling import (
+    NUM_SIZES,
+    log_lead_sizes,
+    pool_tokens,
+    pooled_size,
+    steps_to_beats,
+)
 from lvcg_jax.model.randomness import (
     beat_seeds,
     mix_bits,
@@ -199,8 +205,10 @@ class Network(nn.Module):
 
     @property
     def feature_dim(self) -> int:
-        """Numbers of a token."""
-        return self.encoding.token_dim
+        """Numbers of a token as `embed` gives it: the encoder's own, and those of the record
+        token's network, if there is one."""
+        reading = self.embedding.record_token
+        return self.encoding.token_dim + (reading.token_dim if reading else 0)
 
     @property
     def part_sizes(self) -> dict[str, int]:
@@ -439,15 +447,16 @@ class Network(nn.Module):
         }
 
     def embedding_parts(self, x: Encoded, batch: Batch, visible: jax.Array) -> dict[str, jax.Array]:
-        """The parts of the embedding, each [g,r,.]."""
-        structure = pool_tokens(x.tokens, x.mask, self.embedding.structure)
+        """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d]."""
+        tokens = x.tokens
+        structure = pool_tokens(tokens, x.mask, self.embedding.structure)
         if self.embedding.lead_sizes:
             directions = jnp.asarray(self.directions)
             sizes = log_lead_sizes(batch["scale"], visible_leads(visible), directions)
             structure = jnp.concatenate([structure, sizes], axis=-1)
         g, r, n = x.mask.shape
         wanted = self.embedding
-        if any(wanted.beat_modes) or wanted.patterns or wanted.beat_levels:
+        if any(wanted.beat_modes) or wanted.patterns or wanted.beat_levels or wanted.record_token:
             beats, length = (to_records(batch[name], x.counts, n) for name in ("beats", "length"))
             scale, leads = batch["scale"], visible_leads(visible)
         if any(wanted.beat_modes):
@@ -460,31 +469,37 @@ class Network(nn.Module):
             levels = self.levels(beats, length, x.counts, scale, leads, self.covariance)
             structure = jnp.concatenate([structure, levels], axis=-1)
         if wanted.record_token:
-            token = self.read_records(batch, visible, n)
+            features, steps = self.read_records(batch, visible, n)
+            token = pool_tokens(features, steps, STATISTICS)
             structure = jnp.concatenate([structure, token], axis=-1)
+            merged = (merge(features), merge(steps), merge(length))
+            of_beats = split(steps_to_beats(*merged, self.signal.num_samples), g, r)
+            tokens = jnp.concatenate([tokens, of_beats], axis=-1)
         rhythm = split(self.rhythm(*self.rr(batch, n)), g, r)
         state = x.state
         if self.dynamics.start == "each":
             state = self.mean_state(x, to_records(batch["complete"], x.counts, n))
-        return {"structure": structure, "dynamics": state, "rhythm": rhythm}
+        parts = dict(zip(PARTS, (structure, state, rhythm), strict=True))
+        return parts | {"tokens": tokens}
 
     def read_records(
         self, batch: Batch, visible: jax.Array, max_beats: int, train: bool = False
-    ) -> jax.Array:
-        """The token of each whole record, [g,r,d]; in training mode with norm statistics of the
+    ) -> tuple[jax.Array, jax.Array]:
+        """What the record token is pooled from: features of the steps [g,r,s,d] of each whole
+        record and the steps that count [g,r,s]; in training mode with norm statistics of the
         batch."""
         counts, leads = batch["num_beats"], visible_leads(visible)
         beats, length = (to_records(batch[name], counts, max_beats) for name in ("beats", "length"))
         records = tuple(map(merge, (beats, length, batch["scale"], leads)))
         samples = self.signal.num_samples
-        features, mask = whole_records(self.record_token, records, self.covariance, samples, train)
-        return split(pool_tokens(features, mask, STATISTICS), *counts.shape)
+        found = whole_records(self.record_token, records, self.covariance, samples, train)
+        return tuple(split(x, *counts.shape) for x in found)
 
     def embed(self, batch: Batch, visible: jax.Array, max_beats: int) -> dict[str, jax.Array]:
         """The parts of the embedding, each [g,r,.], and the beat tokens [g,r,n,d] with their
         mask."""
         x = self.encode(batch, visible, None, max_beats)
-        return self.embedding_parts(x, batch, visible) | {"tokens": x.tokens, "mask": x.mask}
+        return self.embedding_parts(x, batch, visible) | {"mask": x.mask}
 
     def reconstruct(
         self, batch: Batch, visible: jax.Array, max_beats: int, source: str = "predicted"

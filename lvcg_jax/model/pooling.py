@@ -81,6 +81,22 @@ def pooled_size(token_dim: int, structure: str) -> int:
     return token_dim * len(_names(structure))
 
 
+def steps_to_beats(
+    features: jax.Array, mask: jax.Array, length: jax.Array, samples: int
+) -> jax.Array:
+    """Features of the steps [b,s,d] that divide `samples`, of which those of the mask [b,s] count,
+    -> of the beats of these lengths [b,n], one after another: [b,n,d]. Each is the mean over its
+    beat, a step weighted by the samples that it shares with the beat."""
+    steps = features.shape[1]
+    first = jnp.arange(steps) * (samples / steps)
+    end = jnp.cumsum(length, -1)[..., None].astype(jnp.float32)
+    start = end - length[..., None]
+    shared = jnp.minimum(first + samples / steps, end) - jnp.maximum(first, start)
+    shared = jnp.where(mask[:, None], jnp.maximum(shared, 0.0), 0.0)
+    weight = shared / jnp.maximum(shared.sum(-1, keepdims=True), 1e-6)
+    return jnp.einsum("bns,bsd->bnd", weight, features)
+
+
 def log_lead_sizes(scale: jax.Array, visible: jax.Array, directions: jax.Array) -> jax.Array:
     """Scale of each lead in mV [...,12], which leads are seen [...,12] and their directions [12,k]
     -> logarithms.

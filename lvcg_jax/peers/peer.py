@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from lvcg_jax.model import parts
 from lvcg_jax.model.masking import beat_mask, masked_mean, safe_std, to_records
+from lvcg_jax.model.pooling import steps_to_beats
 from lvcg_jax.model.randomness import record_keys
 from lvcg_jax.model.views import visible_leads
 from lvcg_jax.peers.contrast import unit
@@ -68,20 +69,6 @@ def spread(x: jax.Array, valid: jax.Array) -> jax.Array:
     x = unit(x)
     away = x - masked_mean(x, valid[:, None], 0)
     return safe_std(masked_mean((away * away).sum(-1), valid))
-
-
-def by_beat(
-    features: jax.Array, mask: jax.Array, start: jax.Array, length: jax.Array, samples: int
-) -> jax.Array:
-    """Features of the steps [b,s,d] that divide `samples` -> of beats [b,n,d]: the mean over each
-    beat, a step weighted by the samples that it shares with the beat."""
-    steps = features.shape[1]
-    first = jnp.arange(steps) * (samples / steps)
-    start = start[..., None].astype(jnp.float32)
-    end = jnp.minimum(first + samples / steps, start + length[..., None])
-    shared = jnp.where(mask[:, None], jnp.maximum(end - jnp.maximum(first, start), 0.0), 0.0)
-    weight = shared / jnp.maximum(shared.sum(-1, keepdims=True), 1e-6)
-    return jnp.einsum("bns,bsd->bnd", weight, features)
 
 
 class Peer(nn.Module):
@@ -168,8 +155,7 @@ class Peer(nn.Module):
 
     def beat_tokens(self, features: jax.Array, mask: jax.Array, records: Records) -> jax.Array:
         """Features of places in time -> of beats, [b,n,d]."""
-        whole = self.signal.num_samples
-        return by_beat(features, mask, records.start, records.length, whole)
+        return steps_to_beats(features, mask, records.length, self.signal.num_samples)
 
     def embed(
         self, batch: Mapping[str, jax.Array], visible: jax.Array, max_beats: int

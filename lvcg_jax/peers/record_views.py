@@ -4,7 +4,7 @@ whole record with all leads.
 
     teacher    the finished embedding, in principal components (train/teacher.py); it never changes
     views      two stretches of 2.56 s at random places; half of them show all leads, the others one
-               to eleven, and each has a slightly different gain
+               to eleven, few more often than many, and each has a slightly different gain
     loss       the absolute error of what both views tell of the teacher, and in a small part that
                they find each other among the views of all other records, as in SimCLR
 
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from data_prep.ecg.leads import LEADS
 from lvcg_jax.model.encoder import BeatEncoder
 from lvcg_jax.model.masking import beat_mask, to_records
-from lvcg_jax.model.pooling import pool_tokens, pooled_size
+from lvcg_jax.model.pooling import pool_tokens, pooled_size, steps_to_beats
 from lvcg_jax.model.record_token import (
     STATISTICS,
     RecordToken,
@@ -37,7 +37,7 @@ from lvcg_jax.model.unseen_leads import lead_covariance
 from lvcg_jax.model.views import visible_leads
 from lvcg_jax.peers.augment import split_keys
 from lvcg_jax.peers.heads import Head
-from lvcg_jax.peers.peer import Peer, Terms, by_beat
+from lvcg_jax.peers.peer import Peer, Terms
 from lvcg_jax.peers.simclr import nt_xent
 
 STRETCH = 2.56  # seconds of a view
@@ -68,7 +68,8 @@ def draw_view(
     # the leads that come first in a random order, at least one
     draws = jnp.where(leads, jax.random.uniform(order, leads.shape), 2.0)
     ranks = jnp.argsort(jnp.argsort(draws))
-    few = ranks < jax.random.randint(number, (), 1, len(LEADS))
+    # one lead is as likely as two or three, and as four to seven
+    few = ranks < jnp.floor(len(LEADS) ** jax.random.uniform(number))
     every = jax.random.uniform(kind) < ALL_LEADS
     return first, leads & (every | few), jnp.exp(GAINS * jax.random.normal(gain))
 
@@ -149,10 +150,9 @@ class RecordViews(Peer):
             self.covariance,
             self.signal.num_samples,
         )
-        start = jnp.cumsum(records.length, -1) - records.length
         found = {
             "structure": pool_tokens(features, mask, STATISTICS),
-            "tokens": by_beat(features, mask, start, records.length, self.signal.num_samples),
+            "tokens": steps_to_beats(features, mask, records.length, self.signal.num_samples),
         }
         shape = batch["num_beats"].shape
         found = {name: x.reshape(*shape, *x.shape[1:]) for name, x in found.items()}

@@ -304,17 +304,6 @@ def test_the_spread_of_embeddings_is_zero_if_all_are_alike_and_one_if_they_point
     assert float(peer.spread(around, np.ones(2 * D, bool))) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_features_of_steps_become_those_of_beats_by_the_time_they_share():
-    features = normal(1, 4, D)  # of steps of 10 samples
-    start, length = np.array([[0, 5, 30]]), np.array([[5, 20, 10]])
-    mask = np.array([[True, True, True, True]])
-    found = peer.by_beat(features, mask, start, length, 40)[0]
-    np.testing.assert_allclose(found[0], features[0, 0], rtol=1e-5)
-    mixed = (5 * features[0, 0] + 10 * features[0, 1] + 5 * features[0, 2]) / 20
-    np.testing.assert_allclose(found[1], mixed, rtol=1e-5)
-    np.testing.assert_allclose(found[2], features[0, 3], rtol=1e-5)
-
-
 CHANGES = {
     "add_noise": (0.1,),
     "scale_leads": (0.1,),
