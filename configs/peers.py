@@ -49,6 +49,7 @@ def common() -> ConfigDict:
     c.model.dropout = 0.0
     c.model.beat_modes = (0, 0)  # LVCG's own
     c.model.patterns = 0
+    c.model.beat_levels = 0
     c.optim.learning_rate = LEARNING_RATES[0]
 
     c.peer = ConfigDict()

@@ -259,7 +259,8 @@ def best() -> ConfigDict:
     c.geometry.eps = 1e-2
     c.model.dynamics_start = "each"  # one beat more or less at the start moves no embedding
     c.model.lead_sizes = True
-    c.model.patterns = 336  # what is small, local or between the beats
+    c.model.patterns = 192  # what is small, local or between the beats
+    c.model.beat_levels = 144  # what rules of physicians measure
     c.model.rhythm_max_rr = 0.0  # these peaks miss next to no beat: a long interval is a pause
     # trains the rhythm encoder, which the printed objective does not reach
     c.loss.lambda_rhythm = 1.0
@@ -300,6 +301,7 @@ def small() -> ConfigDict:
     c = _use_a_tenth(best())
     # a packaged file under 2 MB and 10 ms a record: the shape of beats in the place of patterns
     c.model.patterns = 0
+    c.model.beat_levels = 0
     c.model.beat_modes = (96, 32)
     return c
 

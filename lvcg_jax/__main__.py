@@ -46,7 +46,7 @@ COMMANDS = {
         ),
         "add_parts": (
             "lvcg_jax.export.add_parts",
-            "add fitted parts to a model's embeddings: patterns, the shape of beats in mV",
+            "add parts to embeddings: patterns, levels of the median beat, a record token",
         ),
         "norm_statistics": (
             "lvcg_jax.export.norm_statistics",

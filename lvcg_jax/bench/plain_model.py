@@ -42,6 +42,8 @@ KNOWN = {
     "model.lead_sizes": False,
     "model.beat_modes": [0, 0],
     "model.patterns": 0,
+    "model.beat_levels": 0,
+    "model.record_token": 0,
     "model.embedding_norm": False,
     "model.stitch": False,
     "model.refine": 0,

@@ -316,7 +316,8 @@ def training_words(facts: dict, config: ConfigDict, run: Path) -> str:
         "levels of the median beat": f"{m.beat_levels} numbers of the structure"
         if m.beat_levels
         else "not read",
-        "record token": f"{m.record_token} numbers of the structure"
+        "record token": f"{m.record_token} numbers of the structure, trained by itself"
+        " (configs/record_token.py)"
         if m.record_token
         else "not read",
         "compute type": m.dtype,

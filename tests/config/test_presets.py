@@ -48,6 +48,7 @@ OTHERS += [
     ("geometry.most_visible", 6),
     ("model.lead_sizes", True),
     ("model.beat_modes", (3, 2)),
+    ("model.beat_levels", 4),
     ("train.start_from", "runs/other"),
 ]
 OTHERS += [("model.remat", True)]
@@ -69,7 +70,7 @@ def test_best_differs_from_paper_in_what_docs_presets_lists():
     paper, best = flatten(get_config("paper")), flatten(get_config("best"))
     assert {name for name in best if best[name] != paper[name]} == {
         "geometry.eps", "loss.lambda_rhythm", "model.dynamics_start", "model.lead_sizes",
-        "model.patterns", "model.rhythm_max_rr", "preprocess.peaks",
+        "model.beat_levels", "model.patterns", "model.rhythm_max_rr", "preprocess.peaks",
     }  # fmt: skip
 
 
