@@ -35,7 +35,8 @@ with its attention over beats if that was better than the linear probe on valida
 fine-tuning it is a run directory with the tuned weights and the file head.safetensors in it.
 --judge=validation is for choosing between models: the test split stays unread. The validation
 patients are halved, each half judges a probe whose strength the other has chosen, and the two
-scores are averaged (probe/halves.py).
+scores are averaged. --judge=folds divides all training and validation patients into five folds,
+each of which judges once: more patients judge, but it takes longer (probe/choosing.py).
 --target predicts a number instead of classes (ridge regression, see probe/numbers.py).
 
 Draws of label subsets: `guaranteed` takes whole patients, with a positive of every class; `plain`
@@ -64,7 +65,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.base.progress import progress_bar
 from lvcg_jax.embed.table import align_features, load_table
-from lvcg_jax.probe import halves, heads, numbers
+from lvcg_jax.probe import choosing, heads, numbers
 from lvcg_jax.probe.head_card import head_card, number_card
 from lvcg_jax.probe.labels import DRAWS, ensure_splits, join_labels, task_of
 from lvcg_jax.probe.study import PROTOCOLS, Predictions, evaluate, linear_fits, part_features
@@ -108,9 +109,10 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add(
         "--judge",
-        choices=("test", "validation"),
+        choices=("test", *choosing.JUDGES),
         default="test",
-        help="the patients that judge: of the test split (default), or halves of validation",
+        help="the patients that judge: of the test split (default), halves of validation, or five"
+        " folds of training and validation",
     )
     add("--parts", action="store_true", help="also probe each part of the embedding alone")
     add("--per_class", action="store_true", help="print the scores of every class too")
@@ -173,8 +175,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         )
     if args.target is not None:
         _check_target(args)
-    if args.judge == "validation":
-        _check_halves(args)
+    if args.judge != "test":
+        _check_choosing(args)
     _check_save(args)
     return args
 
@@ -192,13 +194,13 @@ def _check_target(args: argparse.Namespace) -> None:
         raise InputError("give --task or --target, not both")
 
 
-def _check_halves(args: argparse.Namespace) -> None:
+def _check_choosing(args: argparse.Namespace) -> None:
     """An InputError for flags that need a test split."""
     if args.protocol != "ridge":
-        raise InputError("--judge=validation takes the protocol ridge only")
+        raise InputError(f"--judge={args.judge} takes the protocol ridge only")
     for name in ("target", "save", "out", "predictions", "per_class", "draw"):
         if getattr(args, name):
-            raise InputError(f"--{name} needs the test split: leave out --judge=validation")
+            raise InputError(f"--{name} needs the test split: leave out --judge={args.judge}")
 
 
 def _check_save(args: argparse.Namespace) -> None:
@@ -272,9 +274,9 @@ def main(argv: list[str] | None = None) -> None:
         raise InputError(
             f"{path}: no record carries labels, so there is nothing to probe; give --labels=CSV"
         )
-    if args.judge == "validation":
-        options = {"seeds": args.seeds, "resamples": args.resamples}
-        print(halves.format_scores(table, features, parts, tasks, args.fractions, **options))
+    if args.judge != "test":
+        options = {"seeds": args.seeds, "resamples": args.resamples, "judge": args.judge}
+        print(choosing.format_scores(table, features, parts, tasks, args.fractions, **options))
         return
     options = {"seeds": args.seeds, "resamples": args.resamples, "progress": True}
     draw = args.draw or ("plain" if args.protocol == "release" else "guaranteed")

@@ -8,7 +8,7 @@ A candidate is the base config with one change of --space. All get the same mode
 (model/flops.py): --budget=400 is 400 steps of the base, --budget=20min as many as the base does in
 20 minutes, timed once and remembered in --out; a candidate whose step is cheaper gets more of them.
 Warm-up is at most a tenth of the steps. A ridge probe reads out every task at every fraction of the
-labels, judged by halves of the validation patients in turn (probe/halves.py); the mean over all
+labels, judged by halves of the validation patients in turn (probe/choosing.py); the mean over all
 these cells is the score. The test split is never read. Beside the candidates: the base with random
 weights, and the median beat. The best --finalists and the base are then trained with
 --finalist_seeds seeds. A candidate that fails is a row with its reason, and is not tried again
@@ -39,7 +39,7 @@ from data_prep.base.progress import progress_bar
 from data_prep.dataset.shards import ShardSet, read_metadata
 from lvcg_jax.config.files import PAPER_CONFIG, read_config_file
 from lvcg_jax.model.flops import model_flops
-from lvcg_jax.probe.halves import SPLITS, mean_cells, score_table
+from lvcg_jax.probe.choosing import SPLITS, mean_cells, score_table
 from lvcg_jax.probe.labels import choose_tasks
 from lvcg_jax.runs.history import last_validation
 from lvcg_jax.runs.metrics_log import read_metrics

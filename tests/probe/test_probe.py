@@ -661,14 +661,15 @@ def test_command_tells_one_class_labels_in_one_line(tmp_path):
     assert_one_line_error(done, "no class has positive and negative rows", "AF")
 
 
-def test_validation_patients_judge_in_halves_and_the_test_split_is_not_read(tmp_path, capsys):
+@pytest.mark.parametrize("judge", ["validation", "folds"])
+def test_other_patients_than_those_of_the_test_split_judge(judge, tmp_path, capsys):
     whole = table()
     unread = np.where((whole.split == "test")[:, None], np.float32(1e9), whole.embedding)
     noise = np.random.default_rng(1).normal(size=whole.embedding.shape).astype(np.float32)
     for name, x in (("whole", whole.embedding), ("unread", unread), ("noise", noise)):
         save_table(tmp_path / f"{name}.npz", table(embedding=x))
     flags = [f"--embeddings=a={tmp_path / 'whole.npz'}", f"--control=b={tmp_path / 'unread.npz'}"]
-    flags += [f"--control=noise={tmp_path / 'noise.npz'}", "--judge=validation"]
+    flags += [f"--control=noise={tmp_path / 'noise.npz'}", f"--judge={judge}"]
     probing_door.main([*flags, "--fractions=1", "--seeds=1", "--resamples=20"])
     header, _, row, *_ = capsys.readouterr().out.splitlines()
     assert header == "| task | labels | a | b | noise |"

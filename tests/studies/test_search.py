@@ -16,7 +16,7 @@ from lvcg_jax.config.files import read_config_file
 from lvcg_jax.config.inputs import make_subsets
 from lvcg_jax.embed.table import Table, load_table
 from lvcg_jax.model.flops import flops_per_beat, model_flops
-from lvcg_jax.probe.halves import half_of, judged_by, score_table
+from lvcg_jax.probe.choosing import half_of, judged_by, judged_by_fold, score_table
 from lvcg_jax.studies import changes, embeddings, search
 from lvcg_jax.studies.kept import MEDIAN, RANDOM
 from lvcg_jax.studies.search import to_text
@@ -257,6 +257,15 @@ def test_halves_are_by_patient_and_cover_the_validation_split():
         )
     shares = [half_of(f"patient {i}") for i in range(2000)]
     assert 0.45 < np.mean(shares) < 0.55
+
+
+def test_every_patient_judges_in_one_of_five_folds():
+    table = made_up()
+    splits = np.array([judged_by_fold(table, fold).split for fold in range(5)])
+    assert ((splits == "test").sum(0) == 1).all() and ((splits == "validation").sum(0) == 1).all()
+    for split in splits:
+        mine = [set(table.patient_id[split == name]) for name in ("train", "validation", "test")]
+        assert not mine[0] & mine[1] and not mine[0] & mine[2] and not mine[1] & mine[2]
 
 
 def test_a_score_is_the_mean_of_both_ways_and_refuses_test_rows():

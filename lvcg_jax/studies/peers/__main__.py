@@ -4,7 +4,7 @@
 
 Every method of configs/peers.py, and LVCG from scratch, is trained on the first data set for a
 fifth of --steps with each of two learning rates, the same two for all. The one whose embeddings
-score higher on halves of the validation patients (lvcg_jax/probe/halves.py) is trained for all of
+score higher on halves of the validation patients (lvcg_jax/probe/choosing.py) is trained for all of
 --steps; the --long best by the same score also four times longer. The test split chooses nothing.
 The last checkpoint of each embeds all data sets with all leads, and the first one also with few
 leads and with electrodes in other places (lvcg_jax/studies/moved_leads.py). Probes read out

@@ -29,7 +29,7 @@ from lvcg_jax.embed.lvcg import LVCG
 from lvcg_jax.embed.table import Table, take_rows
 from lvcg_jax.peers import METHODS
 from lvcg_jax.peers.vit import TransformerPeer
-from lvcg_jax.probe.halves import SPLITS, score_table
+from lvcg_jax.probe.choosing import SPLITS, score_table
 from lvcg_jax.runs.metrics_log import read_metrics
 from lvcg_jax.stats.rank import effective_rank
 from lvcg_jax.studies.data_sets import DataSet
