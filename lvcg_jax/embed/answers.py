@@ -97,8 +97,8 @@ class Prediction:
       decisions: the classes at or above their thresholds, which were chosen on validation records.
       quantile: share of the head's training records that lie nearer to their mean than this one.
       unlike: whether that is above 0.95: the record is unlike those that the head learned from.
-      warning: what is known of the loss if leads are missing that the head was trained with; else
-        None.
+      warning: what is known of the loss if leads are missing that the head was trained with, and
+        whether a part of it for few leads has answered; else None.
       embedding: the embedding of the record, with rank and defects.
     """
 
@@ -158,7 +158,7 @@ class HeartVector:
 
 def prediction_of(head: Head, e: Embedding, beats: BeatInputs | None = None) -> Prediction:
     """The answer for one record: the mean over its windows, as in the probe."""
-    answers = head.answer(e.embedding, np.zeros(len(e.embedding), int), beats)
+    answers = head.answer(e.embedding, np.zeros(len(e.embedding), int), beats, e.visible)
     values = answers.values[0].tolist()
     value = values[0] if head.is_number else None
     half = float(head.thresholds[0])

@@ -70,7 +70,10 @@ def predict_table(heads: Sequence[Head], table: Table, rows: str = "record") -> 
 
 
 def _answers(head: Head, table: Table, numbers: np.ndarray) -> Columns:
-    found = head.answer(table.embedding, numbers, table.beats)
+    leads = None
+    if "leads" in table.extra:
+        leads = [names.split(";") for names in table.extra["leads"].tolist()]
+    found = head.answer(table.embedding, numbers, table.beats, leads)
     flags = {f"{head.task}:quantile": found.quantile, f"{head.task}:unlike": found.unlike}
     if head.is_number:
         value, half = found.values[:, 0], head.thresholds[0]

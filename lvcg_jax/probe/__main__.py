@@ -27,12 +27,15 @@ finetune  not frozen: the ridge head first, then the encoder with it (see probe/
     lvcg probe --protocol=attention --embeddings=with_tokens.npz --data=SHARDS --task=super
     lvcg probe --protocol=finetune --checkpoint=RUN --data=SHARDS --task=super --fractions=0.1
     lvcg probe --embeddings=emb.npz --task=super --fractions=1 --save=super.safetensors
+    lvcg probe --embeddings=emb.npz --task=super --fractions=1 --save=super.safetensors \\
+        --few_leads=lead_i.npz --few_leads=limb_leads.npz
     lvcg probe --embeddings=emb.npz --labels=ages.csv --target=age --save=age.safetensors
     lvcg probe --embeddings=new=new.npz --control=old=old.npz --judge=validation
 
 --save keeps the classifier of all labels (seed 0) for `lvcg predict`, with a card beside it, and
 with its attention over beats if that was better than the linear probe on validation; after
 fine-tuning it is a run directory with the tuned weights and the file head.safetensors in it.
+--few_leads adds a part for records with few leads to it.
 --judge=validation is for choosing between models: the test split stays unread. The validation
 patients are halved, each half judges a probe whose strength the other has chosen, and the two
 scores are averaged. --judge=folds divides all training and validation patients into five folds,
@@ -149,6 +152,14 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="FILE",
         help="embeddings of the same records with fewer leads: what that costs; may be repeated",
     )
+    head.add_argument(
+        "--few_leads",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="embeddings of the same records with fewer leads: the head gets a part that learns"
+        " from them and answers where leads are like these; may be repeated",
+    )
     tuning = parser.add_argument_group("finetune")
     tuning.add_argument(
         "--checkpoint", metavar="RUN", help="run directory (or packaged weights) to start from"
@@ -187,7 +198,7 @@ def _check_target(args: argparse.Namespace) -> None:
         raise InputError(f"--target={args.target} needs --labels=CSV with a column of that name")
     if args.protocol != "ridge":
         raise InputError("--target takes the protocol ridge only")
-    for name in ("view", "groups", "per_class", "draw"):
+    for name in ("view", "few_leads", "groups", "per_class", "draw"):
         if getattr(args, name):
             raise InputError(f"--{name} is for classes, not for --target")
     if args.task != "all":
@@ -206,7 +217,7 @@ def _check_choosing(args: argparse.Namespace) -> None:
 def _check_save(args: argparse.Namespace) -> None:
     """An InputError for what cannot be saved, before any work."""
     if args.save is None:
-        for name in ("about", "groups", "view"):
+        for name in ("about", "groups", "view", "few_leads"):
             if getattr(args, name):
                 raise InputError(f"--{name} is for the card of a head: give --save=FILE")
         return
@@ -217,6 +228,8 @@ def _check_save(args: argparse.Namespace) -> None:
         check_ending(args.save)
     if args.view and args.protocol in WANTED:
         raise InputError(f"--view is for heads that read embeddings alone, not {args.protocol}")
+    if args.few_leads and args.protocol == "finetune":
+        raise InputError("--few_leads is for heads of frozen weights, not finetune")
     if args.target is None and (args.task == "all" or "," in args.task):
         raise InputError("--save keeps the classifier of one task: give --task=NAME")
     if 1.0 not in args.fractions:
@@ -328,7 +341,7 @@ def main(argv: list[str] | None = None) -> None:
 def _save_head(args, place: Path, table, found, kept, result: dict, command: str) -> None:
     """Writes the head of a task with its card beside it; the table has the embeddings it reads."""
     head = heads.make_head(table, found, kept, result)
-    measured = (args.about, args.view, args.groups, args.resamples)
+    measured = (args.about, args.view, args.groups, args.resamples, args.few_leads)
     head = heads.complete(head, table, found, *measured)
     head.save(place)
     write_whole(place.with_suffix(".md"), head_card(head, place, command))

@@ -53,7 +53,7 @@ model.predict(signal, fs=500, leads=["I", "II", "V2"], head="{name}").probabilit
         "## Scores\n\n" + _scores(head),
         "## Calibration\n\n" + _calibration(cell["calibration"]),
         "## By group\n\n" + _groups(facts.get("groups", [])),
-        "## Fewer leads\n\n" + _views(facts.get("views", [])),
+        "## Fewer leads\n\n" + _fewer(head),
         "## Records unlike the training records\n\nThe flag is set for a record whose embedding is"
         f" {facts['chosen_by']['unlike']}; so"
         f" {100 * (1 - UNLIKE):.0f}% of the training records carry it themselves.",
@@ -163,22 +163,44 @@ def _groups(groups: list[dict]) -> str:
     return "\n".join([words + unknown, "", *markdown_table(columns, rows)]).strip()
 
 
-def _views(views: list[dict]) -> str:
-    if not views:
-        return "Not measured."
-    rows = [
-        [
-            ", ".join(v["leads"]),
-            points(v["macro_auroc"]),
-            f"{100 * (v['macro_auroc'] - v['all_leads']):+.1f}",
-            f"{v['ece']:.4f}",
-            percent(round(v["unlike"], 3)),
+def _fewer(head: Head) -> str:
+    """What fewer leads cost: of the head as it is, and of its parts for few leads."""
+    lines, views = [], head.facts.get("views", [])
+    if views:
+        rows = [
+            [
+                ", ".join(v["leads"]),
+                points(v["macro_auroc"]),
+                f"{100 * (v['macro_auroc'] - v['all_leads']):+.1f}",
+                f"{v['ece']:.4f}",
+                percent(round(v["unlike"], 3)),
+            ]
+            for v in views
         ]
-        for v in views
-    ]
-    columns = ["visible leads", "macro AUROC", "change", "ECE", "flagged as unlike"]
-    words = (
-        "The head as it is, on embeddings of the test records that show these leads only (beats are"
-        " found with all leads):"
-    )
-    return "\n".join([words, "", *markdown_table(columns, rows)]).strip()
+        columns = ["visible leads", "macro AUROC", "change", "ECE", "flagged as unlike"]
+        lines += [
+            "The layer for all leads as it is, on embeddings of the test records that show these"
+            " leads only (beats are found with all leads):",
+            "",
+            *markdown_table(columns, rows),
+        ]
+    if head.few:
+        full = head.facts["scores"]["macro_auroc"]
+        rows = [
+            [
+                ", ".join(few.facts["leads"]),
+                points(*(few.facts["scores"][name] for name in ("macro_auroc", "low", "high"))),
+                f"{100 * (few.facts['scores']['macro_auroc'] - full):+.1f}",
+                f"{few.facts['scores']['calibration']['ece']:.4f}",
+            ]
+            for few in head.few
+        ]
+        lines += [
+            "Layers of their own, which learnt from embeddings of the training records that show"
+            " these leads only (beats are found with all leads). A record is answered by the layer"
+            " whose leads are most like those that it has, the limb leads that follow from others"
+            " included:",
+            "",
+            *markdown_table(["leads", "macro AUROC", "change", "ECE"], rows),
+        ]
+    return "\n".join(lines).strip() or "Not measured."

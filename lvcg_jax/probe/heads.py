@@ -14,9 +14,9 @@ from data_prep.base.errors import InputError
 from data_prep.ecg.leads import LEADS
 from data_prep.formats.tables import read_keyed
 from lvcg_jax import __version__
-from lvcg_jax.embed.table import Table, load_table
-from lvcg_jax.probe.labels import Task
-from lvcg_jax.probe.study import Run
+from lvcg_jax.embed.table import Table, align_features, load_table
+from lvcg_jax.probe.labels import Task, task_of
+from lvcg_jax.probe.study import Run, evaluate, linear_fits
 from lvcg_jax.runs.attention import Attention
 from lvcg_jax.runs.heads import ATTENTION, UNLIKE, Head
 from lvcg_jax.stats import calibration
@@ -141,6 +141,28 @@ def answer_test_records(head: Head, table: Table, found: Task) -> Tested:
     )
 
 
+def head_of_few(table: Table, path: str | Path, task: str, resamples: int) -> Head:
+    """A linear head for the leads that the embeddings in a file show, which must be of the records
+    of a table, learnt from them as the head of all leads is."""
+    few = load_table(path)
+    x = align_features(table, few, str(path))
+    if "leads" not in few.extra:
+        raise InputError(f"--few_leads={path}: it does not say which leads it shows")
+    row_of = {key: i for i, key in enumerate(few.keys)}
+    shown = few.extra["leads"][[row_of[key] for key in table.keys]]
+    same = replace(table, embedding=x, extra=table.extra | {"leads": shown}, beats=None)
+    found = task_of(same, task)
+    fits = linear_fits({"": x[found.rows]}, len(found.rows), "ridge", parts={"": few.part_sizes})
+    kept = Kept("", fits[""][0])
+    columns = (found.labels, found.patients, found.splits, (1.0,), 1, "ridge")
+    names = {"class_names": found.classes, "records": found.records, "resamples": resamples}
+    result = evaluate(fits, *columns, on_run=kept, **names)
+    head = make_head(same, found, kept, result)
+    if not head.facts["leads"]:
+        raise InputError(f"--few_leads={path}: its records do not show the same leads")
+    return head
+
+
 def view_scores(head: Head, tested: Tested, path: str | Path) -> dict:
     """How the head fares with embeddings of the test records that show fewer leads."""
     table = load_table(path)
@@ -239,8 +261,10 @@ def complete(
     views: Sequence[str],
     groups: str | None,
     resamples: int,
+    few_leads: Sequence[str] = (),
 ) -> Head:
-    """The head with all that was measured of it on the test split, and words on its data."""
+    """The head with all that was measured of it on the test split, words on its data, and heads for
+    few leads."""
     tested = answer_test_records(head, table, found)
     by_group = group_scores(tested, read_groups(groups, tested) if groups else {}, resamples)
     more = {
@@ -248,4 +272,7 @@ def complete(
         "groups": by_group,
         "views": [view_scores(head, tested, path) for path in views],
     }
-    return replace(head, facts=head.facts | more)
+    few = tuple(head_of_few(table, path, found.name, resamples) for path in few_leads)
+    for other in few:
+        head.require(*(other.facts[name] for name in ("checkpoint", "preprocess_hash")))
+    return replace(head, facts=head.facts | more, few=few)

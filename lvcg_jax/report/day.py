@@ -25,7 +25,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import write_whole
 from data_prep.ecg import quality
 from data_prep.ecg.leads import parse_leads
-from lvcg_jax.data.windows import Failure, corpus_windows, defect_words, show_only
+from lvcg_jax.data.windows import Failure, corpus_windows, defect_words, lead_names, show_only
 from lvcg_jax.embed.dataset import check_place, file_corpus, make_table
 from lvcg_jax.embed.lvcg import LVCG, join_parts
 from lvcg_jax.embed.table import check_ending, save_table
@@ -51,6 +51,7 @@ class Day:
     heart_rate: np.ndarray  # [m] beats a minute, NaN where no interval is whole
     embedding: np.ndarray  # [m,d]
     defects: list[list[str]]  # of each window
+    leads: list[list[str]]  # that the model saw in each window
 
     @property
     def drift(self) -> np.ndarray:
@@ -71,6 +72,7 @@ def day_of(rows: Sequence[dict], embedding: np.ndarray, rate: float, seconds: fl
         np.array(heart_rate),
         embedding,
         [[word for word in defect_words(row).split(";") if word] for row in rows],
+        [lead_names(row) for row in rows],
     )
 
 
@@ -111,7 +113,8 @@ def chart(series: Sequence[Series], title: str, y_label: str, **options):
 
 def prediction_charts(day: Day, head: Head) -> list:
     """Curves of what a head says: probabilities of its likeliest classes, or its number."""
-    values = head.answer(day.embedding, np.arange(len(day.embedding))).values  # [m,c]
+    each = np.arange(len(day.embedding))
+    values = head.answer(day.embedding, each, leads=day.leads).values  # [m,c]
     if head.is_number:
         return [chart(curve(day, values[:, 0]), head.task, head.task)]
     likely = np.argsort(-values.mean(0), kind="stable")[:COLOURS]

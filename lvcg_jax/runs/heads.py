@@ -11,12 +11,16 @@ threshold for each class, where its training records lie, and facts:
     training           corpus, splits, protocol, setting
     scores             on the test split, with intervals, and by class
     views              the same with fewer leads, where that was measured
+    few                of the heads for few leads that are in the file too: their leads and scores
     chosen_by          how thresholds, calibration and the flag were chosen
 
 A head of a number (`lvcg probe --target`, kind 'number') has one class, its name; its score
 becomes the number by slope and offset, and in the place of a threshold stands half the width of an
 interval. A head of `lvcg probe --protocol=attention` (kind 'attention') also reads the beats of a
 record: what attention.py makes of them is added to the scores of the linear layer.
+
+A head may hold others for the same question that learned from embeddings of few leads (`few`);
+each record is answered by the one whose leads are most like those that it shows.
 
 Heads that the package carries lie in PACKAGED/heads, named WEIGHTS-TASK.
 
@@ -25,8 +29,8 @@ Axis letters: m row, r record, d feature, c class.
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +56,9 @@ DEFAULT = "super"  # the task that is answered if no head is named
 NUMBER, ATTENTION = "number", "attention"
 _KEY = "lvcg_head"
 _FACTS = ("check", "task", "classes", "checkpoint", "preprocess_hash", "parts", "leads", "scores")
+# facts of a head for few leads: those of its own, and those of the head that it is kept in
+_FEW_FACTS = ("leads", "scores")
+_SHARED = ("task", "classes", "checkpoint", "preprocess_hash", "parts")
 HEAD_HELP = (
     f"file of lvcg probe --save, or a packaged head by name (default {DEFAULT}); may be repeated"
 )
@@ -77,6 +84,7 @@ class Head:
     spread: Spread
     facts: dict
     attention: Attention | None = None
+    few: tuple["Head", ...] = ()  # for the same question, each for the few leads in its facts
 
     def __repr__(self) -> str:
         return f"Head({self.task}: {len(self.classes)} classes, of {self.facts['checkpoint']})"
@@ -94,12 +102,49 @@ class Head:
     def classes(self) -> list[str]:
         return self.facts["classes"]
 
+    def of_leads(self, visible: Iterable[str]) -> "Head":
+        """Of this head and those for few leads the one whose leads are most like these."""
+        there = set(visible)
+        return min((self, *self.few), key=lambda head: len(there ^ set(head.facts["leads"])))
+
     def answer(
-        self, x: np.ndarray, numbers: np.ndarray, beats: BeatInputs | None = None
+        self,
+        x: np.ndarray,
+        numbers: np.ndarray,
+        beats: BeatInputs | None = None,
+        leads: Sequence[Iterable[str]] | None = None,
     ) -> Answers:
-        """Answers for embeddings [m,d], and for the beats [m] of the same rows if it reads them;
-        rows with one of the numbers [m] are windows of one record, whose scores and distances are
-        averaged."""
+        """Answers for embeddings [m,d], and for the beats [m] of the same rows if it reads them.
+        Rows with one of the numbers [m] are windows of one record, whose scores and distances are
+        averaged. If the leads [m] that the rows show are given, a record is answered by the head
+        for those that all its windows show."""
+        if leads is None or not self.few:
+            return self._answer(x, numbers, beats)
+        _, record = np.unique(numbers, return_inverse=True)
+        shown: dict[int, set[str]] = {}
+        for r, names in zip(record.tolist(), leads, strict=True):
+            shown[r] = shown.get(r, set(names)) & set(names)
+        owners: dict[int, list[int]] = {}
+        for r in sorted(shown):
+            owners.setdefault(id(self.of_leads(shown[r])), []).append(r)
+        found: dict[str, np.ndarray] = {}
+        for head in (self, *self.few):
+            records = np.array(owners.get(id(head), []), int)
+            rows = np.flatnonzero(np.isin(record, records))
+            if not len(rows):
+                continue
+            some = beats.take(rows) if head.attention and beats is not None else None
+            answers = head._answer(x[rows], np.searchsorted(records, record[rows]), some)
+            for one in fields(Answers):
+                part = getattr(answers, one.name)
+                whole = found.setdefault(
+                    one.name, np.zeros((len(shown), *part.shape[1:]), part.dtype)
+                )
+                whole[records] = part
+        return Answers(**found)
+
+    def _answer(self, x: np.ndarray, numbers: np.ndarray, beats: BeatInputs | None) -> Answers:
+        """Answers of this head alone."""
         if x.shape[1] != len(self.layer.shift):
             raise InputError(
                 f"head '{self.task}' reads embeddings of {len(self.layer.shift)} numbers, not of"
@@ -142,21 +187,27 @@ class Head:
         """What is known of the loss if only these leads are there; None if none of its leads is
         missing."""
         there = set(visible)
-        missing = [lead for lead in self.facts["leads"] if lead not in there]
-        if not missing:
+        mine = self.facts["leads"]
+        if not set(mine) - there:
             return None
-        shown = ", ".join(lead for lead in self.facts["leads"] if lead in there)
-        words = f"head '{self.task}' was trained with {len(self.facts['leads'])} leads, here are"
+        shown = ", ".join(lead for lead in mine if lead in there)
+        words = f"head '{self.task}' was trained with {len(mine)} leads, here are {shown}"
+        few = self.of_leads(there)
+        if few is not self:
+            same = set(few.facts["leads"]) == there
+            named = "these" if same else ", ".join(few.facts["leads"])
+            words += f": its part for {named} answers, with a test macro AUROC of"
+            now, full = (100 * head.facts["scores"]["macro_auroc"] for head in (few, self))
+            return f"{words} {now:.1f}{'' if same else ' there'}, {full:.1f} with all"
         for view in self.facts.get("views", []):
-            if set(view["leads"]) == there & set(self.facts["leads"]):
+            if set(view["leads"]) == there & set(mine):
                 now, full = 100 * view["macro_auroc"], 100 * view["all_leads"]
-                loss = f"its test macro AUROC is {now:.1f} with these, {full:.1f} with all"
-                return f"{words} {shown}: {loss}"
-        return f"{words} {shown}: what that costs was not measured"
+                return f"{words}: its test macro AUROC is {now:.1f} with these, {full:.1f} with all"
+        return f"{words}: what that costs was not measured"
 
-    def save(self, path: str | Path) -> None:
-        """Writes the file that `load_head` reads, in whole or not at all."""
-        tensors = {
+    def tensors(self) -> dict[str, np.ndarray]:
+        """All arrays by name; those of a head for few leads begin with 'fewN/'."""
+        held = {
             "weights": np.asarray(self.layer.weights, np.float32),
             "bias": np.asarray(self.layer.bias, np.float32),
             "shift": np.asarray(self.layer.shift, np.float32),
@@ -169,10 +220,49 @@ class Head:
             "quantiles": np.asarray(self.spread.quantiles, np.float32),
             **(self.attention.tensors() if self.attention else {}),
         }
-        held = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
-        facts = _rounded(self.facts) | {"format": FORMAT, "check": _check(held)}
-        text = json.dumps(facts, allow_nan=False, separators=(",", ":"))
+        for number, head in enumerate(self.few):
+            held |= {f"{_few(number)}{name}": x for name, x in head.tensors().items()}
+        return held
+
+    def save(self, path: str | Path) -> None:
+        """Writes the file that `load_head` reads, in whole or not at all."""
+        held = {name: np.ascontiguousarray(x) for name, x in self.tensors().items()}
+        few = [{name: head.facts[name] for name in _FEW_FACTS} for head in self.few]
+        facts = _rounded(self.facts | ({"few": few} if few else {}))
+        text = facts | {"format": FORMAT, "check": _check(held)}
+        text = json.dumps(text, allow_nan=False, separators=(",", ":"))
         write_whole(path, tensor_bytes(held, metadata={_KEY: text}))
+
+
+def _few(number: int) -> str:
+    """What the names of the arrays of a head for few leads begin with."""
+    return f"few{number}/"
+
+
+def _head_of(t: dict[str, np.ndarray], facts: dict) -> Head:
+    """A head from its arrays and facts, without those for few leads; a ValueError if the arrays do
+    not fit together."""
+    d, c = sum(facts["parts"].values()) or len(t["shift"]), len(facts["classes"])
+    shapes = {
+        "weights": (d, c), "bias": (c,), "shift": (d,), "scale": (d,), "platt": (2, c),
+        "thresholds": (c,), "axes": (d, len(t["along"])), "beside": (d,),
+        "quantiles": LEVELS.shape,
+    }  # fmt: skip
+    wrong = [name for name, shape in shapes.items() if t[name].shape != shape]
+    if wrong:
+        raise ValueError(f"{list_some(wrong)} of a wrong shape")
+    places = (t[name] for name in ("axes", "along", "beside", "quantiles"))
+    attention = None
+    if facts.get("kind") == ATTENTION:
+        attention = Attention.from_tensors(facts["attention"], t, c)
+    return Head(
+        Linear(t["weights"], t["bias"], t["shift"], t["scale"]),
+        t["platt"],
+        t["thresholds"],
+        Spread(t["shift"], t["scale"], *places),
+        facts,
+        attention,
+    )
 
 
 def _check(tensors: dict[str, np.ndarray]) -> str:
@@ -227,25 +317,18 @@ def load_head(name: str | Path, of: str | None = None) -> Head:
         data = path.read_bytes()
         t = read_tensors(data)
         facts = json.loads(_metadata(data)[_KEY])
-        layer = Linear(t["weights"], t["bias"], t["shift"], t["scale"])
-        places = (t[name] for name in ("axes", "along", "beside", "quantiles"))
-        spread = Spread(t["shift"], t["scale"], *places)
-        attention = None
-        if facts.get("kind") == ATTENTION:
-            attention = Attention.from_tensors(facts["attention"], t, len(facts["classes"]))
-        head = Head(layer, t["platt"], t["thresholds"], spread, facts, attention)
         missing = [name for name in _FACTS if name not in facts]
         if facts.get("format") != FORMAT or missing:
             raise ValueError(f"format {facts.get('format')}, without {list_some(missing) or '-'}")
-        d, c = sum(facts["parts"].values()) or len(t["shift"]), len(facts["classes"])
-        shapes = {
-            "weights": (d, c), "bias": (c,), "shift": (d,), "scale": (d,), "platt": (2, c),
-            "thresholds": (c,), "axes": (d, len(t["along"])), "beside": (d,),
-            "quantiles": LEVELS.shape,
-        }  # fmt: skip
-        wrong = [name for name, shape in shapes.items() if t[name].shape != shape]
-        if wrong or facts["check"] != _check(t):
-            raise ValueError(f"{list_some(wrong)} of a wrong shape" if wrong else "its checksum")
+        if facts["check"] != _check(t):
+            raise ValueError("its checksum")
+        few = []
+        for number, mine in enumerate(facts.get("few", [])):
+            own = {
+                k.removeprefix(_few(number)): x for k, x in t.items() if k.startswith(_few(number))
+            }
+            few.append(_head_of(own, {k: x for k, x in facts.items() if k in _SHARED} | mine))
+        head = replace(_head_of(t, facts), few=tuple(few))
     # safetensors and json each have errors of their own for a damaged file
     except Exception as error:
         raise InputError(

@@ -176,6 +176,61 @@ def test_fewer_leads_are_warned_about_with_the_measured_loss(
     assert "here are I, V2: what that costs was not measured" in capsys.readouterr().out
 
 
+@pytest.fixture(scope="module")
+def parted(saved, tmp_path_factory):
+    """A folder with a head that has a part for the leads I and II, and that part by itself."""
+    folder = tmp_path_factory.mktemp("parted")
+    flags = ["--task=rhythm", *QUICK, f"--save={folder / 'rhythm.safetensors'}"]
+    flags += [f"--embeddings={saved / 'emb.npz'}", f"--few_leads={saved / 'few.npz'}"]
+    probe_door.main(flags)
+    alone = ["--task=rhythm", *QUICK, f"--save={folder / 'alone.safetensors'}"]
+    probe_door.main([*alone, f"--embeddings={saved / 'few.npz'}"])
+    return folder
+
+
+def test_records_with_few_leads_are_answered_by_the_part_that_learnt_from_such(
+    saved, parted, head, trained_run, raw_corpus, capsys
+):
+    both, alone = (heads.load_head(parted / f"{n}.safetensors") for n in ("rhythm", "alone"))
+    assert [one.facts["leads"] for one in both.few] == [["I", "II"]]
+    all_leads, few = (load_table(saved / f"{name}.npz") for name in ("emb", "few"))
+    # rows of both kinds, in turns; those with all leads are answered as before
+    odd = np.arange(len(few.keys)) % 2 == 1
+    mixed = dataclasses.replace(
+        all_leads,
+        embedding=np.where(odd[:, None], few.embedding, all_leads.embedding),
+        extra={name: np.where(odd, few.extra[name], x) for name, x in all_leads.extra.items()},
+    )
+    found = predict_table([both], mixed, "window")
+    expected = [predict_table([head], all_leads, "window"), predict_table([alone], few, "window")]
+    for name, x in found.items():
+        if name.startswith("rhythm"):
+            for turn, one in enumerate(expected):
+                pair = x[turn::2], one[name][turn::2]
+                if x.dtype.kind == "f":  # single precision, other rows beside them
+                    np.testing.assert_allclose(*pair, atol=2e-5)
+                else:
+                    np.testing.assert_array_equal(*pair)
+    # the leads that are most like those there, and what is known of them
+    assert both.of_leads(["I"]) is both.of_leads(["I", "II", "V1"]) is both.few[0]
+    assert both.of_leads(both.facts["leads"][1:]) is both
+    auroc = 100 * alone.facts["scores"]["macro_auroc"]
+    path = sorted(raw_corpus.rglob("*.hea"))[0]
+    flags = [f"--head={parted / 'rhythm.safetensors'}", f"--checkpoint={trained_run}"]
+    door.main([*flags, f"--record={path}", "--leads=I,II"])
+    said = f"here are I, II: its part for these answers, with a test macro AUROC of {auroc:.1f}"
+    assert said in capsys.readouterr().out
+    door.main([*flags, f"--record={path}", "--leads=I,V2"])
+    assert "here are I, V2: its part for I, II answers" in capsys.readouterr().out
+    card = (parted / "rhythm.md").read_text()
+    assert "Layers of their own" in card and f"| I, II | {auroc:.1f} [" in card
+    # windows of a record with different leads: those that all of them show
+    numbers, x = np.zeros(2, int), np.stack([all_leads.embedding[0], few.embedding[0]])
+    leads = [both.facts["leads"], ["I", "II"]]
+    one, other = both.answer(x, numbers, leads=leads), alone.answer(x, numbers)
+    np.testing.assert_array_equal(one.values, other.values)
+
+
 def test_other_weights_and_other_preprocessing_are_refused(saved, head, model, tmp_path):
     table = load_table(saved / "emb.npz")
     for key, value, words in (

@@ -67,7 +67,8 @@ def test_a_long_file_is_embedded_in_parts_and_drawn_over_time(
 
 def test_a_curve_is_broken_where_electrodes_were_off():
     seconds = np.concatenate([np.arange(0, 600, 10), np.arange(3000, 3600, 10)]).astype(float)
-    found = day.Day("r", seconds, 10.0, np.full(120, 60.0), np.zeros((120, 2)), [[]] * 120)
+    rates, nothing = np.full(120, 60.0), [[]] * 120
+    found = day.Day("r", seconds, 10.0, rates, np.zeros((120, 2)), nothing, nothing)
     first, second = day.curve(found, np.arange(120.0), "x")
     assert first.x[-1] < 0.17 and second.x[0] > 0.83 and (first.name, second.name) == ("x", "")
     assert first.y[0] == 1.0 and first.low[0] < first.y[0] < first.high[0]
