@@ -7,9 +7,9 @@ from ml_collections import ConfigDict
 from data_prep.base.errors import InputError
 from data_prep.dataset.shards import ShardSet
 from lvcg_jax.config.inputs import make_preprocess
+from lvcg_jax.model.record_token import NAME as RECORD_TOKEN
 from lvcg_jax.train import fitted
 
-RECORD_TOKEN = "record_token"  # its name in a Network; in the training of its own it is 'token'
 REPLACED = (*fitted.NAMES, RECORD_TOKEN)  # parameters that trained weights may have had before
 
 
@@ -46,6 +46,7 @@ def with_parts(
         _require_record_token(record_token, config)
         given = record_token.config.model
         config.model.update({name: x for name, x in given.items() if name.startswith("record_")})
+        # in the training of its own its parameters are 'token'
         own = "token" if "peer" in record_token.config else RECORD_TOKEN
         for kind in ("params", "batch_stats"):
             variables[kind][RECORD_TOKEN] = record_token.variables[kind][own]

@@ -40,10 +40,11 @@ from lvcg_jax.data.windows import (
     show_only,
     signal_corpus,
 )
-from lvcg_jax.embed.added_parts import RECORD_TOKEN, with_parts
+from lvcg_jax.embed.added_parts import with_parts
 from lvcg_jax.embed.answers import Beats, Embedding, HeartVector, Prediction, prediction_of
 from lvcg_jax.embed.devices import embed_packed, embed_pieces
 from lvcg_jax.model.network import PARTS, Network
+from lvcg_jax.model.record_token import NAME as RECORD_TOKEN
 from lvcg_jax.model.views import draw_views
 from lvcg_jax.peers.peer import Peer
 from lvcg_jax.runs import heads

@@ -21,6 +21,7 @@ from lvcg_jax.model.masking import step_mask
 from lvcg_jax.model.signal import record_signal
 from lvcg_jax.model.unseen_leads import fill_leads
 
+NAME = "record_token"  # of its parameters in a Network
 UNIT = 0.2  # mV of one unit of the input
 STATISTICS = "mean+max"  # of the features over the record, see pooling.py
 LARGEST = 25.0  # units; what is further from zero counts as this

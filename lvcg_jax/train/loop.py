@@ -35,6 +35,7 @@ from lvcg_jax.data.mixture import Mixture, describe_sets, shared_signals
 from lvcg_jax.data.order import BatchOrder
 from lvcg_jax.data.out_of_memory import fits_in_memory
 from lvcg_jax.data.packed_source import PackedSource
+from lvcg_jax.model.record_token import NAME as RECORD_TOKEN
 from lvcg_jax.runs.checkpoint import (
     LOCK,
     Checkpoints,
@@ -66,7 +67,6 @@ from lvcg_jax.train.steps import (
 )
 from lvcg_jax.train.teacher import Targets, keep_targets
 
-RECORD_TOKEN = "record_token"  # parameters of a network that this loop leaves alone
 NO_RECORD_TOKEN = (
     "it is not trained with the beats: set model.record_token to 0, train one by"
     " configs/record_token.py and add it with lvcg add_parts"
