@@ -103,9 +103,15 @@ class Head:
         return self.facts["classes"]
 
     def of_leads(self, visible: Iterable[str]) -> "Head":
-        """Of this head and those for few leads the one whose leads are most like these."""
+        """Of this head and those for few leads the one whose leads are most like these: it shares
+        the largest part of all that either has."""
         there = set(visible)
-        return min((self, *self.few), key=lambda head: len(there ^ set(head.facts["leads"])))
+
+        def shared(head: Head) -> float:
+            leads = set(head.facts["leads"])
+            return len(there & leads) / max(len(there | leads), 1)
+
+        return max((self, *self.few), key=shared)
 
     def answer(
         self,

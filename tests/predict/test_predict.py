@@ -213,7 +213,8 @@ def test_records_with_few_leads_are_answered_by_the_part_that_learnt_from_such(
                     np.testing.assert_array_equal(*pair)
     # the leads that are most like those there, and what is known of them
     assert both.of_leads(["I"]) is both.of_leads(["I", "II", "V1"]) is both.few[0]
-    assert both.of_leads(both.facts["leads"][1:]) is both
+    assert both.of_leads(both.facts["leads"][1:]) is both.of_leads(["II", "V2", "V5"]) is both
+    assert both.of_leads(["V1"]) is both.of_leads([]) is both
     auroc = 100 * alone.facts["scores"]["macro_auroc"]
     path = sorted(raw_corpus.rglob("*.hea"))[0]
     flags = [f"--head={parted / 'rhythm.safetensors'}", f"--checkpoint={trained_run}"]
