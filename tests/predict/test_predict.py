@@ -301,7 +301,10 @@ def test_packaged_heads_belong_to_packaged_weights():
     mark = weights.weights_hash(weights.load("best").variables)
     for name in heads.names():
         head, path = heads.load_head(name), heads.find_head(name)
-        assert path.stat().st_size < 350_000 and path.with_suffix(".md").is_file()
+        limb = ["I", "II", "III", "aVR", "aVL", "aVF"]
+        assert [few.facts["leads"] for few in head.few] == [[*limb, "V2"], limb, ["II"], ["I"]]
+        assert path.stat().st_size < 350_000 * (1 + len(head.few))
+        assert path.with_suffix(".md").is_file()
         assert head.facts["checkpoint"] == f"best#{mark}"
         assert head.facts["preprocess_hash"] == facts["preprocess_hash"]
         assert head.facts["parts"] == facts["parts"] and heads.weights_of(path, head) == "best"
