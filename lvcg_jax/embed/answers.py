@@ -94,7 +94,8 @@ class Prediction:
       probabilities: calibrated probability of each class by name; empty for a head of a number.
       value: what a head of a number says (`lvcg probe --target`), else None.
       interval: low and high around it, which held 90% of the validation records; else None.
-      decisions: the classes at or above their thresholds, which were chosen on validation records.
+      thresholds: of each class by name, chosen on validation records; NaN if none could be chosen.
+      decisions: the classes at or above their thresholds.
       quantile: share of the head's training records that lie nearer to their mean than this one.
       unlike: whether that is above 0.95: the record is unlike those that the head learned from.
       warning: what is known of the loss if leads are missing that the head was trained with, and
@@ -106,6 +107,7 @@ class Prediction:
     probabilities: dict[str, float]
     value: float | None
     interval: tuple[float, float] | None
+    thresholds: dict[str, float]
     decisions: list[str]
     quantile: float
     unlike: bool
@@ -162,14 +164,17 @@ def prediction_of(head: Head, e: Embedding, beats: BeatInputs | None = None) -> 
     values = answers.values[0].tolist()
     value = values[0] if head.is_number else None
     half = float(head.thresholds[0])
+    seen = set.intersection(*map(set, e.visible))
+    thresholds = dict(zip(head.classes, head.of_leads(seen).thresholds.tolist(), strict=True))
     return Prediction(
         task=head.task,
         probabilities={} if head.is_number else dict(zip(head.classes, values, strict=True)),
         value=value,
         interval=None if value is None else (value - half, value + half),
+        thresholds={} if head.is_number else thresholds,
         decisions=[c for c, yes in zip(head.classes, answers.decisions[0], strict=False) if yes],
         quantile=float(answers.quantile[0]),
         unlike=bool(answers.unlike[0]),
-        warning=head.lead_warning(set.intersection(*map(set, e.visible))),
+        warning=head.lead_warning(seen),
         embedding=e,
     )

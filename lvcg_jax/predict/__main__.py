@@ -196,7 +196,8 @@ def _classes(head: heads.Head, columns: dict) -> list[str]:
     """A table of the classes of a head, the likeliest first."""
     yes = columns[head.task][0].split(";")
     found = {name: columns[f"{head.task}:{name}"][0] for name in head.classes}
-    limits = dict(zip(head.classes, head.thresholds.tolist(), strict=True))
+    answered = head.of_leads(columns["leads"][0].split(";")) if "leads" in columns else head
+    limits = dict(zip(head.classes, answered.thresholds.tolist(), strict=True))
     rows = [
         [name, f"{found[name]:.3f}", f"{limits[name]:.3f}", "yes" if name in yes else "no"]
         for name in sorted(found, key=found.get, reverse=True)

@@ -340,13 +340,12 @@ def predictions_section(heads: Sequence[Head], embedding: Embedding) -> Markup:
         if found.value is not None:
             low, high = found.interval
             rows.append([head.task, "", f"{found.value:.4g}", f"{low:.4g} to {high:.4g}", ""])
-        limits = dict(zip(head.classes, head.thresholds.tolist(), strict=True))
         ranked = sorted(found.probabilities, key=found.probabilities.get, reverse=True)
         for place, name in enumerate(ranked):
             if place < LIKELIEST or name in found.decisions:
                 yes = "yes" if name in found.decisions else "no"
                 chance = f"{found.probabilities[name]:.3f}"
-                rows.append([head.task, name, chance, f"{limits[name]:.3f}", yes])
+                rows.append([head.task, name, chance, f"{found.thresholds[name]:.3f}", yes])
         if found.unlike:
             notes.append(f"This record is unlike those that head '{head.task}' learned from.")
         if found.warning:

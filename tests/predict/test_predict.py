@@ -220,7 +220,16 @@ def test_records_with_few_leads_are_answered_by_the_part_that_learnt_from_such(
     flags = [f"--head={parted / 'rhythm.safetensors'}", f"--checkpoint={trained_run}"]
     door.main([*flags, f"--record={path}", "--leads=I,II"])
     said = f"here are I, II: its part for these answers, with a test macro AUROC of {auroc:.1f}"
-    assert said in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert said in printed
+    # the thresholds that are shown are those that decided
+    limits = dict(zip(alone.classes, alone.thresholds.tolist(), strict=True))
+    for name, limit in limits.items():
+        row = next(line for line in printed.splitlines() if line.startswith(f"| {name} |"))
+        assert row.split("|")[3].strip() == f"{limit:.3f}"
+    record = read_any(path)
+    asked = (record.signal, record.rate, record.leads, both, "mV", ["I", "II"])
+    assert LVCG.load(trained_run).predict(*asked).thresholds == pytest.approx(limits, nan_ok=True)
     door.main([*flags, f"--record={path}", "--leads=I,V2"])
     assert "here are I, V2: its part for I, II answers" in capsys.readouterr().out
     card = (parted / "rhythm.md").read_text()
