@@ -7,8 +7,8 @@
     lvcg add_parts --checkpoint=best --data=SHARDS --patterns=192 --beat_levels=144
         --record_token=RUN --structure=none --out=RUN2  # one line
 
-This is how the packaged `best` got its token: TEACHER is what `best` was before. 160 passes took 34
-minutes on two cores. docs/experiments.md has the learning curve.
+This is how the packaged `best` got its token: TEACHER is what `best` was before. 160 passes took 43
+minutes on two cores with other work beside it. docs/experiments.md has the learning curve.
 
 The variant `configs/record_token.py:smoke` shows in seconds that everything runs.
 """

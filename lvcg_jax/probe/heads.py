@@ -141,10 +141,11 @@ def answer_test_records(head: Head, table: Table, found: Task) -> Tested:
     )
 
 
-def head_of_few(table: Table, path: str | Path, task: str, resamples: int) -> Head:
-    """A linear head for the leads that the embeddings in a file show, which must be of the records
-    of a table, learnt from them as the head of all leads is."""
+def head_of_few(whole: Head, table: Table, path: str | Path, task: str, resamples: int) -> Head:
+    """A linear head for the leads that the embeddings in a file show, learnt from them as the head
+    of all leads was from a table. They must be of the same records, by the same weights."""
     few = load_table(path)
+    whole.require(*(few.metadata.get(key, "") for key in ("checkpoint", "preprocess_hash")))
     x = align_features(table, few, str(path))
     if "leads" not in few.extra:
         raise InputError(f"--few_leads={path}: it does not say which leads it shows")
@@ -272,7 +273,5 @@ def complete(
         "groups": by_group,
         "views": [view_scores(head, tested, path) for path in views],
     }
-    few = tuple(head_of_few(table, path, found.name, resamples) for path in few_leads)
-    for other in few:
-        head.require(*(other.facts[name] for name in ("checkpoint", "preprocess_hash")))
+    few = tuple(head_of_few(head, table, path, found.name, resamples) for path in few_leads)
     return replace(head, facts=head.facts | more, few=few)

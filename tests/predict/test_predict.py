@@ -241,6 +241,15 @@ def test_records_with_few_leads_are_answered_by_the_part_that_learnt_from_such(
     np.testing.assert_array_equal(one.values, other.values)
 
 
+def test_a_part_for_few_leads_of_other_weights_is_refused(saved, tmp_path):
+    few = load_table(saved / "few.npz")
+    metadata = few.metadata | {"checkpoint": "other#0123456789abcdef"}
+    save_table(tmp_path / "other.npz", dataclasses.replace(few, metadata=metadata))
+    flags = [f"--embeddings={saved / 'emb.npz'}", f"--few_leads={tmp_path / 'other.npz'}"]
+    with pytest.raises(InputError, match="not of other#0123456789abcdef"):
+        probe_door.main([*flags, "--task=rhythm", *QUICK, f"--save={tmp_path / 'h.safetensors'}"])
+
+
 def test_other_weights_and_other_preprocessing_are_refused(saved, head, model, tmp_path):
     table = load_table(saved / "emb.npz")
     for key, value, words in (
